@@ -33,7 +33,7 @@ from tokonomics.catalog.engines import start_times
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Scales
 from tokonomics.measure.stated_setup import stated_deployment
-from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.deployment import Deployment, DraftMethod, Speculation, acceptance_for
 from tokonomics.physics.memory import kv_budget_bytes, shard
 from tokonomics.physics.overhead import Overhead, overhead
 from tokonomics.physics.steptime import StepModel
@@ -67,7 +67,8 @@ def deployment_of(name: str, acceptance: float | None = None, adapters: int = 0)
     if drafts := server.get("drafts"):
         changes["speculation"] = _speculation(drafts, made, acceptance)
     if adapters:
-        changes |= {"lora_rank": server["adapters"]["rank"], "lora_adapters": adapters}
+        held = server["adapters"]
+        changes |= {"lora_rank": held["rank"], "lora_adapters": held["count"], "lora_in_batch": float(adapters)}
     made = made.model_copy(update=changes)
     own = made.engine.defaults_on(made.gpu)
     kept = own.reserve_bytes + kv_budget_bytes(made) - server["kv_bytes"]
@@ -77,12 +78,10 @@ def deployment_of(name: str, acceptance: float | None = None, adapters: int = 0)
     return made
 
 
-def _speculation(drafts: tuple[str, int], made: Deployment, acceptance: float | None) -> Any:
+def _speculation(drafts: tuple[str, int], made: Deployment, acceptance: float | None) -> Speculation:
     method, tokens = drafts
-    if method == "n-gram":  # what is drafted costs nothing there, and is never right: the texts are random
-        from tokonomics.physics.deployment import Speculation
-
-        return Speculation(tokens=tokens, acceptance=0.0, draft_share=0.0)
+    if method == "n-gram":
+        return Speculation(method=DraftMethod.ngram, tokens=tokens, acceptance=acceptance or 0.0, draft_share=0.0)
     return draft_named(method, made.model, tokens, acceptance)
 
 
@@ -170,7 +169,10 @@ def predict(load: Json, by_name: dict[str, Json]) -> Json:
         gpu = find_gpu("H200")
         return {"sleep": times.sleep_s(weights, gpu), "wake": times.wake_s(weights, gpu)}
     adapters = len({turn["adapter"] for session in load["sessions"] for turn in session["turns"] if "adapter" in turn})
-    deployment = deployment_of(server["name"], load.get("acceptance"), adapters)
+    acceptance = load.get("acceptance")
+    if server["name"] == "n-grams" and (counted := read()["measured"].get(load["name"])):
+        acceptance = acceptance_for(counted["tokens a round"], server["drafts"][1])  # how the texts repeat decides it
+    deployment = deployment_of(server["name"], acceptance, adapters)
     if "beside" in load:
         return _side_by_side(load, deployment)
     sessions = load["sessions"]

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from benchmarks import bench_levers
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
@@ -61,6 +62,7 @@ MIXED, LONG_PROMPT = "llama-3.1-8b-again", 1024
 latter take longer there."""
 BESIDE = ("cool_s", "beside_s", "beside_sequences")
 ATTENTION = ("uneven", "uneven_heads", *BESIDE)
+DRAFTING = ("draft_s", "search_s", "older_round_s")
 LEAST_STEPS = 30
 """Of a batch of a session, fewer than these say little."""
 BLOCKED_US = 150_000
@@ -171,6 +173,7 @@ def main() -> None:
     host, fitted[LOGGED] = fit_logs(sessions)
     layers = layers.model_copy(update={"expert_launch": fit_expert_launch(sessions, layers)})
     fitted[LOGGED] = fit_attention(fitted[LOGGED], layers, decode_rows(sessions, options.planned), options.mixed)
+    fitted[LOGGED] = fit_drafts(fitted[LOGGED], layers)
     if options.published:
         fitted |= fit_published(options.published, layers, fitted, options.only)
     text = [_header(), _host_text(host), _layers_text(layers)]
@@ -607,6 +610,38 @@ def fit_beside(host: Overhead, layers: Layers, mixed: Path) -> Overhead:
     return host.model_copy(update=dict(zip(BESIDE, figures, strict=True)))
 
 
+def fit_drafts(host: Overhead, layers: Layers) -> Overhead:
+    """What a round of drafts takes beside its passes: of loads of one user at a time, of which a plain one is known.
+
+    EAGLE-3 tells of each drafted token, n-grams of looking them up, and MTP beside experts of the older runner's host,
+    which is slower there than the GPU. Loads of more users taught nothing.
+    """
+    measured, context = bench_levers.read()["measured"], 256 + 128 / 2
+    bare = host.model_copy(update=dict.fromkeys(DRAFTING, 0.0))
+
+    def round_s(load: str) -> float:
+        return float(measured[load]["TPOT p50"] * measured[load].get("tokens a round", 1.0))
+
+    def beside_s(load: str, server: str, acceptance: float) -> float:
+        """Return what a round took more than its passes, beyond what a plain step on that machine did."""
+        made = StepModel(bench_levers.deployment_of(server, acceptance), bare, layers)
+        passes_s = float(made.decode(1, context)) * made.deployment.speculation.tokens_per_round  # type: ignore[union-attr]
+        plain = StepModel(bench_levers.deployment_of("plain"), bare, layers)
+        return round_s(load) - passes_s - (round_s("plain: 1 × 256") - float(plain.decode(1, context)))
+
+    drafted = [beside_s(f"eagle3: 1 at {share}", "eagle3", share) / 3 for share in (0.3, 0.5, 0.7, 0.9)]
+    older = [round_s(f"ernie mtp: 1 at {share}") for share in (0.4, 0.8)]
+    found = {
+        "draft_s": statistics.median(drafted),
+        "search_s": beside_s("n-grams: 1 × 256", "n-grams", 0.9),
+        "older_round_s": statistics.median(older),
+    }
+    told = ", ".join(f"{name} {taken * 1e3:.2f} ms" for name, taken in found.items())
+    print(f"vllm, lever grid: {told} (a drafted token {min(drafted) * 1e3:.2f} to {max(drafted) * 1e3:.2f} ms)")
+    source = f"{host.source}; drafts: loads of one user in vLLM 0.26.0, 2026-11-19, on another such machine"
+    return host.model_copy(update=found | {"source": source})
+
+
 def _served(model: str, host: Overhead, layers: Layers) -> StepModel:
     deployment = stated_deployment(model, "H200", 1, 1, 1, 1, "bf16", None, "vllm")
     return StepModel(deployment, host, layers)
@@ -744,7 +779,9 @@ def _layers_text(layers: Layers) -> str:
 
 
 def _engine_text(engine: str, made: Overhead) -> str:
-    more = "".join(f"{name} = {getattr(made, name):.2e}\n" for name in (*LAUNCHES, *REQUESTS) if getattr(made, name))
+    more = "".join(
+        f"{name} = {getattr(made, name):.2e}\n" for name in (*LAUNCHES, *DRAFTING, *REQUESTS) if getattr(made, name)
+    )
     if made.uneven:
         more = "".join(f"{name} = {getattr(made, name):.4g}\n" for name in ATTENTION) + more
     if made.architectures:

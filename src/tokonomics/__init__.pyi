@@ -317,6 +317,7 @@ def levers(
     acceptance: float | None = None,
     draft_share: float | None = None,
     tiers: Words | None = None,
+    batch_share: float | str | None = None,
     without: Words | None = None,
     engineers: float | None = None,
     engineer_usd_per_month: Words | None = None,

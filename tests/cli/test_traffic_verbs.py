@@ -237,6 +237,19 @@ def test_the_json_of_levers_says_what_is_asked(tokonomics: Call) -> None:
     ]
 
 
+def test_levers_say_where_they_pay_and_that_a_share_can_wait(tokonomics: Call) -> None:
+    quick = "--without=hardware,speculation,disaggregation,weights,spot,commit,api"
+    made = answer(
+        tokonomics, "levers", "llama-3.1-8b", "--gpu=H100", *TRAFFIC, "--slo=ttft_p99=0.8", "--batch-share=30%", quick
+    )
+    by_knob = {lever["knob"]: lever for lever in made["levers"]}
+    axes = [boundary["axis"] for boundary in by_knob["kv"]["boundaries"]]
+    assert axes == ["batch", "context", "requests_per_s"]
+    assert [round(boundary["yours"]) for boundary in by_knob["kv"]["boundaries"][1:]] == [1150, 5]
+    assert by_knob["waiting"]["bill"]["replicas"] >= 1
+    assert "kWh" not in by_knob["clocks"]["reason"]
+
+
 def test_every_missing_flag_is_named_at_once_with_an_example(tokonomics: Call) -> None:
     done = tokonomics("cost", "--gpu=H100", "--purchase-usd=250k")
     assert done.returncode == 2

@@ -3,6 +3,7 @@
 The order of a stack changes its steps and not its end.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -30,7 +31,7 @@ from tokonomics.levers.lever_list import (
     right_size,
     smallest_relative,
 )
-from tokonomics.levers.ranking import Ranked, effects_of, quality_kept, rank_levers
+from tokonomics.levers.ranking import Ranked, effects_of, pull, quality_kept, rank_levers
 from tokonomics.levers.stack import ORDER, Stacked, naive_setup, order_from, stack, walk
 from tokonomics.money.cache_tiers import DRAM_PRICE_DATE
 from tokonomics.money.trace_bills import ApiCost
@@ -224,6 +225,10 @@ def test_host_memory_is_what_the_bought_machine_has_left_for_each_replica() -> N
     assert memory.usd_per_gb_hour == 0
     assert made.memory_assumed
     assert made.cached_share > 0
+    here, bills = Setup(A100, _talks(), sold, TODAY), Bills()
+    now = bills.bill_of(here)
+    assert isinstance(now, Bill)
+    assert f"takes {math.floor(left_gb)} GB a replica" in pull(lever, here, now, bills).risk
 
 
 def test_host_memory_that_is_not_told_or_not_left_is_refused() -> None:

@@ -8,10 +8,12 @@ from tests.deployed import on
 from tests.physics.hosts import hostless
 
 from tokonomics.catalog.load_models import find_model
-from tokonomics.physics.deployment import Deployment, Speculation, acceptance_for, deploy
+from tokonomics.errors import BadInput
+from tokonomics.physics.deployment import Deployment, Speculation, acceptance_for, deploy, expected_tokens
 from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes
-from tokonomics.physics.overhead import Overhead
+from tokonomics.physics.overhead import Overhead, overhead
 from tokonomics.physics.steptime import StepModel, step_model
+from tokonomics.planner.parsing import draft_named
 from tokonomics.serving.step_table import compile_steps, gpu_s, step_s
 from tokonomics.types import Badge
 
@@ -52,7 +54,7 @@ def test_a_free_draft_that_is_never_right_costs_the_wider_check(batch: int) -> N
 
 
 def round_s(batch: int, drafted: int) -> float:
-    """Kernels of a round, one pass after another: the check, and as many passes of the draft."""
+    """What the GPU does in a round, one pass after another: the check, and as many passes of the draft."""
     target, draft = step_model(PLAIN), step_model(deploy(DRAFT, PLAIN.gpu, PLAIN.engine, tp=4))
 
     def pass_s(model: StepModel, tokens: int, sampled: int) -> float:
@@ -68,10 +70,42 @@ def round_s(batch: int, drafted: int) -> float:
 @pytest.mark.parametrize("batch", [1, 16, 128])
 @pytest.mark.parametrize("drafted", [1, 3])
 def test_a_token_takes_the_drafts_passes_and_the_check_over_the_yield(batch: int, drafted: int) -> None:
-    made = drafting(tokens=drafted, acceptance=0.7)
-    host = step_model(PLAIN).with_host(np.array(round_s(batch, drafted)), np.array(float(batch)))
-    expected = float(host) / sum(0.7**place for place in range(drafted + 1))
+    """vLLM composes no step ahead with a draft model, and its older runner works some time on every round."""
+    made, engine = drafting(tokens=drafted, acceptance=0.7), overhead(PLAIN.engine)
+    gpu_s = round_s(batch, drafted) + drafted * engine.draft_s
+    expected = (gpu_s + max(engine.older_round_s, float(engine.host_s(batch)))) / expected_tokens(0.7, drafted)
     assert float(step_model(made).decode(batch, 1000)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("batch", [1, 128])
+def test_a_head_of_the_model_drafts_while_the_host_composes_the_next_round(batch: int) -> None:
+    """In the newer runner, which all dense models take, only the GPU counts."""
+    head = draft_named("eagle3", find_model("llama-3.3-70b"), 3, 0.7)
+    alone, engine = PLAIN.model_copy(update={"speculation": head}), overhead(PLAIN.engine)
+    bare = step_model(alone).with_engine(engine.model_copy(update={"draft_s": 0.0}))
+    added_s = float(step_model(alone).decode(batch, 1000) - bare.decode(batch, 1000)) * head.tokens_per_round
+    assert added_s == pytest.approx(3 * engine.draft_s)
+
+
+def test_n_grams_take_no_pass_and_a_search() -> None:
+    made = draft_named("n-gram", PLAIN.model, 3, 0.5)
+    steps, engine = step_model(PLAIN.model_copy(update={"speculation": made})), overhead(PLAIN.engine)
+    rows = np.array(4.0 * 8)
+    kernels = steps.tokens_s(rows) + steps.head_s(rows) + steps.decode_attention_s(np.float64(8), np.float64(1000))
+    expected = (float(kernels) + engine.search_s) / (1 + 0.5 + 0.25 + 0.125)
+    assert float(steps.decode(8, 1000)) == pytest.approx(expected)
+    with pytest.raises(BadInput, match="n-grams"):
+        draft_named("n-gram", PLAIN.model, 3, None)
+
+
+@given(st.floats(0.01, 0.99), st.integers(1, 6))
+def test_rounds_spread_as_their_outcomes_do(acceptance: float, tokens: int) -> None:
+    """The variance of 1, 2 … k + 1 tokens with their chances."""
+    chances = [acceptance**n * (1 - acceptance) for n in range(tokens)] + [acceptance**tokens]
+    mean = sum(chance * (place + 1) for place, chance in enumerate(chances))
+    variance = sum(chance * (place + 1 - mean) ** 2 for place, chance in enumerate(chances))
+    made = Speculation(tokens=tokens, acceptance=acceptance, draft_share=0.1)
+    assert made.spread_per_round == pytest.approx(variance, abs=1e-9)
 
 
 @pytest.mark.parametrize("batch", [1, 16, 128])
@@ -80,10 +114,11 @@ def test_drafts_that_are_never_right_cost_their_passes_and_the_host_once(batch: 
     never = drafting(tokens=3, acceptance=0.0)
     assert never.speculation is not None
     assert never.speculation.tokens_per_round == 1
-    assert float(hostless(never).decode(batch, 1000)) == pytest.approx(round_s(batch, 3))
+    draft_s = overhead(PLAIN.engine).draft_s
+    assert float(hostless(never).decode(batch, 1000)) == pytest.approx(round_s(batch, 3) + 3 * draft_s)
     assert float(hostless(never).decode(batch, 1000)) > float(hostless(PLAIN).decode(batch, 1000))
     slow = Overhead(since_version="0", since_year=2026, step_s=1.0, sequence_s=0.0, overlapped=False,
-                    badge=Badge.assumed, source="a test")  # fmt: skip
+                    draft_s=draft_s, badge=Badge.assumed, source="a test")  # fmt: skip
     added = step_model(never).with_engine(slow).decode(batch, 1000) - hostless(never).decode(batch, 1000)
     assert float(added) == pytest.approx(1.0)
 

@@ -20,6 +20,7 @@ from tokonomics.measure.validate import ScoredPrediction as Scored
 from tokonomics.measure.validate import predict, summary
 from tokonomics.physics.curves import efficiency
 from tokonomics.physics.deployment import Deployment, Speculation, deploy, valid_tp
+from tokonomics.physics.layer_kernels import LORA_DOWN_S, LORA_START_S, LORA_UP_S
 from tokonomics.physics.matrix_kernels import (
     BLOCKS,
     FUSED,
@@ -212,7 +213,7 @@ def test_fewer_sequences_than_stages_take_as_long_as_one_a_stage() -> None:
 def test_the_parts_of_a_step_that_drafts_are_those_of_the_model_itself() -> None:
     plain = on("llama-3.1-70b", "H200", tp=2)
     drafting = plain.model_copy(update={"speculation": Speculation(draft=find_model("llama-3.2-1b"))})
-    assert step_model(drafting).parts(8, 2000) == step_model(plain).parts(8, 2000)
+    assert hostless(drafting).parts(8, 2000) == hostless(plain).parts(8, 2000)
 
 
 @pytest.mark.parametrize("sizes", [("qwen2.5-0.5b", "qwen2.5-7b", "qwen2.5-72b"), ("llama-3.2-1b", "llama-3.1-8b")])
@@ -510,24 +511,31 @@ def _with_adapters(adapters: int, **options: object) -> StepModel:
     return hostless(made.model_copy(update={"lora_rank": 16, "lora_adapters": adapters}))
 
 
-@pytest.mark.parametrize("tokens", [1, 128, 2048, 8192])
-def test_a_prompt_uses_one_adapter_however_many_are_loaded(tokens: int) -> None:
-    one, many = (float(_with_adapters(each).prefill(tokens)) for each in (1, 800))
-    assert many == one > float(hostless(on("llama-3.1-8b", "H100")).prefill(tokens))
+@pytest.mark.parametrize(
+    ("tokens", "down", "up"), [(1, 64, 1), (64, 2 * 64, 1), (128, 4 * 8, 2), (2048, 64 * 8, 32), (8192, 256 * 8, 128)]
+)
+def test_a_prompt_launches_blocks_for_every_adapter_that_is_held(tokens: int, down: int, up: int) -> None:
+    """Llama 3.1 8B packs QKV and gate with up: seven ways down; 6144 ÷ 64 + 4096 ÷ 128 + 28672 ÷ 64 + 4096 ÷ 128 up.
+
+    A block down has 32 tokens, and below 128 tokens 64 share a product, then 8; a block up has 64 tokens.
+    """
+    few, many = (float(_with_adapters(each).prefill(tokens)) for each in (1, 801))
+    launched = 32 * 800 * (7 * down + 608 * up)
+    assert many - few == pytest.approx(launched * LORA_START_S, rel=1e-6)
+    assert few > float(hostless(on("llama-3.1-8b", "H100")).prefill(tokens))
 
 
-@pytest.mark.parametrize(("batch", "prompts", "read"), [(1, 0, 1), (8, 0, 8), (80, 0, 50), (8, 3, 11), (60, 3, 50)])
+@pytest.mark.parametrize(("batch", "prompts", "used"), [(1, 0, 1), (8, 0, 8), (80, 0, 50), (8, 3, 11), (60, 3, 50)])
 @pytest.mark.parametrize("tp", [1, 2])
-def test_a_step_reads_an_adapter_for_each_sequence_and_none_twice(batch: int, prompts: int, read: int, tp: int) -> None:
-    """Rank 16 beside the four products of 32 layers (QKV and gate with up are one each): 16 × (in + out) weights."""
-    mixed, alike = _with_adapters(50, tp=tp), _with_adapters(1, tp=tp)
-    beside = 512 if prompts else 0
-    step = beside, 0, batch, 1000, max(prompts, 1)
-    extra = mixed.step(*step) - alike.step(*step)
-    widths = 4 * 4096 + (6144 + 4096 + 2 * 14336 + 14336) / tp
-    gpu = mixed.deployment.gpu
-    moved = (read - 1) * 32 * 16 * widths * Precision.bf16.bytes_per_weight
-    assert float(extra) == pytest.approx(moved / (gpu.bandwidth_bytes_per_s * efficiency(gpu).memory), rel=1e-6)
+def test_a_step_computes_an_adapter_for_each_sequence_and_none_twice(
+    batch: int, prompts: int, used: int, tp: int
+) -> None:
+    mixed = _with_adapters(50, tp=tp)
+    alike = hostless(mixed.deployment.model_copy(update={"lora_in_batch": 1.0}))
+    step = 512 if prompts else 0, 0, batch, 1000, max(prompts, 1)
+    up = (6144 + 28672) / tp / 64 + 2 * 4096 / 128
+    expected = (used - 1) * 32 * (7 * 64 * LORA_DOWN_S + up * LORA_UP_S)
+    assert float(mixed.step(*step) - alike.step(*step)) == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_parts_of_a_step_with_adapters_still_sum() -> None:

@@ -20,9 +20,10 @@ from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.catalog.offers import Terms
 from tokonomics.errors import BadInput, option
+from tokonomics.levers.batch_work import deferred, with_waiting
 from tokonomics.physics.deployment import ACCEPTANCE, DRAFT_TOKENS, Deployment, Speculation, why_not_run
 from tokonomics.physics.intervals import known_speed
-from tokonomics.planner.parsing import METHODS, draft_named
+from tokonomics.planner.parsing import METHODS, draft_named, published_draft
 from tokonomics.planner.plan import Question, study
 from tokonomics.planner.plan_answer import Limits
 from tokonomics.planner.prospects import takes_many_cards
@@ -40,7 +41,7 @@ _CHECKED = 3  # how many of the planner's best on demand are simulated with ever
 _NEAR = 1.25  # only those whose bill is at most this factor times the lowest
 _SMALLER = 4
 """A draft has at most a quarter of the weights that a token uses: a larger one costs more than it saves."""
-_VARIES = 1.2  # busiest hour ÷ mean from which autoscaling can save more than cold starts cost
+VARIES = 1.2  # busiest hour ÷ mean from which autoscaling can save more than cold starts cost
 
 NOTHING_SHARED = "the traffic does not say which prompts begin alike: a log with block hashes would"
 QUALITY_FP8 = (
@@ -78,6 +79,7 @@ KNOBS = {
     "tiers": Knob(("tiers",), "KV in {memories}"),
     "speculation": Knob(("speculation",), "speculative decoding"),
     "disaggregation": Knob(("disaggregated",), "disaggregated prefill/decode"),
+    "waiting": Knob(("load", "slos"), "requests that can wait"),
     "autoscale": Knob(("autoscale",), "autoscaling"),
     "commit": Knob(("commit",), "commitment"),
     "spot": Knob(("spot",), "spot"),
@@ -85,6 +87,12 @@ KNOBS = {
 """The knobs, in the order in which a stack moves them."""
 API = "api"
 """Calling an API moves no knob: it replaces the setup, so it stands beside the others and is combined with none."""
+CLOCKS = "clocks"
+"""Locking the clocks of GPUs moves none either: it saves electricity, which is in the price of a rented GPU."""
+LOCKED_SAVES = {"H200": 0.32}
+"""The most of the energy of decode steps that locked clocks were published to save, by GPU: up to 32 % on H200 at
+little loss of throughput, while steps wait for memory and draw 137 to 300 W (Ma et al. 2026, arXiv:2605.11999)."""
+LOCKED_BY = "Ma et al. 2026, arXiv:2605.11999: at 137 to 300 W in decode, little loss of throughput"
 
 
 def moved(setup: Setup, target: Setup, knob: str) -> Setup:
@@ -127,6 +135,7 @@ class Choices:
     """Memories for KV behind the GPU's; None: the host memory that the bought machine has left, already paid for."""
     min_weights: Precision | None = None  # no precision below this one
     min_recovery: float | None = None  # of quality: fewer bits only if a score reaches it
+    batch_share: float | None = None  # of the requests: their answers may come hours later; None: as classes say
     without: frozenset[str] = field(default_factory=frozenset)  # knobs to leave alone
 
     def too_low(self, model: ModelSpec, precision: Precision, part: QuantisedPart = "weights") -> str | None:
@@ -174,6 +183,8 @@ def all_levers(choices: Choices | None = None, bills: Bills | None = None) -> tu
               QUALITY_DRAFT, partial(_speculation, choices)),
         Lever("disaggregated prefill/decode", "disaggregation", "weeks: two pools, a fast network",
               "two pools to keep in balance", QUALITY_NONE, partial(_switch, "disaggregated", True, _not_apart)),
+        Lever("requests that can wait", "waiting", "days: a queue for them, priorities",
+              "their answers come hours later", QUALITY_NONE, partial(_let_wait, choices.batch_share)),
         Lever("autoscaling", "autoscale", "days: a scaler, images close by", "cold starts", QUALITY_NONE,
               partial(_switch, "autoscale", True, _not_autoscaled)),
         Lever("commitment", "commit", "a signature", "paid for one to three years, used or not", QUALITY_NONE,
@@ -304,7 +315,22 @@ def _not_autoscaled(setup: Setup) -> NotServed | None:
         return NotServed(Reason.not_simulated, "not simulated together with disaggregation or slower memories")
     busiest = changes_over_time(setup.load)
     little = f"the load hardly changes: the busiest hour is {percent(busiest - 1)} above the mean"
-    return _nothing(little) if busiest < _VARIES else None
+    return _nothing(little) if busiest < VARIES else None
+
+
+def _let_wait(share: float | None, setup: Setup) -> Setup | NotServed:
+    """Return the setup with the requests that can wait in its quiet hours, served after all others."""
+    trace, ask = setup.load.trace, option("batch_share", "30%")
+    if setup.offline or not setup.targets:
+        return _nothing("no request has a target: all of them can wait already")
+    if trace.turns is not None:
+        return NotServed(Reason.not_simulated, "not simulated for sessions that wait for answers")
+    if setup.disaggregated:
+        return NotServed(Reason.not_simulated, "not simulated together with disaggregation")
+    told = with_waiting(trace, share, setup.slos)
+    if told is None:
+        return _nothing(f"the traffic does not say which requests can wait for hours: say how many ({ask})")
+    return replace(setup, load=deferred(replace(setup.load, trace=told)), slos=())
 
 
 def _not_sold(terms: Terms, setup: Setup) -> NotServed | None:
@@ -323,9 +349,11 @@ def _speculation(choices: Choices, setup: Setup) -> Setup | NotServed:
     how = {"tokens": choices.draft_tokens, "acceptance": acceptance}
     if choices.draft_share is not None:
         return setup.deployed(speculation=Speculation(**how, draft_share=choices.draft_share))
-    if choices.draft in METHODS:
+    published = None if choices.draft else published_draft(model)
+    method = published.method.value if published else choices.draft
+    if method in METHODS:
         try:
-            drafted = draft_named(choices.draft, model, choices.draft_tokens, choices.acceptance)
+            drafted = draft_named(method, model, choices.draft_tokens, choices.acceptance)
         except BadInput as error:
             return _nothing(error.what, error.fix)
         return setup.deployed(speculation=drafted)

@@ -1,8 +1,8 @@
 """Compare one base model with many LoRA adapters to a deployment for each: memory, time per step, capacity and bill.
 
 An adapter is two thin matrices beside every dense product of every layer; each loaded adapter takes memory from the KV
-cache. A batch that mixes adapters computes two more thin products and reads the weights of every adapter in it
-(``physics.steptime``, which assumes that every sequence uses a different one as long as there are enough: the most
+cache and launches blocks at each step, used or not. A batch that mixes adapters also computes those of every adapter in
+it (``physics.steptime``, which assumes that every sequence uses a different one as long as there are enough: the most
 expensive case). How many a batch really mixes follows from the tenants' shares. In its own deployment an adapter is
 merged into the weights and costs no time, but needs at least one replica, however little it is used.
 """
@@ -72,13 +72,14 @@ def lora(deployment: Deployment, batch: int, context: int, shares: Sequence[floa
     """Return the cost of adapters at a batch and context; ``shares`` of requests are by adapter, by default equal."""
     if not deployment.lora_adapters:
         raise BadInput("how many adapters, of which rank?", field="lora_rank, lora_adapters")
-    plain = _with(deployment, 0)
+    plain = deployment.model_copy(update={"lora_adapters": 0, "lora_rank": 0})
     shares = shares or [1 / deployment.lora_adapters] * deployment.lora_adapters
     mixed = distinct_adapters(shares, batch)
     before = float(decode_step(plain, batch, context))
     steps = []
     for count in sorted({0, 1, round(mixed), min(batch, deployment.lora_adapters)}):
-        step_s = float(decode_step(_with(deployment, count), batch, context))
+        used = deployment.model_copy(update={"lora_in_batch": float(count)}) if count else plain
+        step_s = float(decode_step(used, batch, context))
         steps.append(LoraStep(adapters=count, step_s=step_s, slower=step_s / before - 1))
     return Lora(
         rank=deployment.lora_rank,
@@ -116,5 +117,4 @@ def most_adapters(deployment: Deployment, batch: int, context: int) -> int:
 
 
 def _with(deployment: Deployment, adapters: int) -> Deployment:
-    rank = deployment.lora_rank if adapters else 0
-    return deployment.model_copy(update={"lora_adapters": adapters, "lora_rank": rank})
+    return deployment.model_copy(update={"lora_adapters": adapters})

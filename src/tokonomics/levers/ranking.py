@@ -19,20 +19,32 @@ from dataclasses import dataclass, replace
 from pydantic import NonNegativeFloat, PositiveFloat
 
 from tokonomics.catalog.checkpoints import Recovery, recovery_of, recovery_text
-from tokonomics.levers.lever_list import API, QUALITY_API, Lever, all_levers, moved
+from tokonomics.levers.boundaries import Boundary, Fleet, boundaries, cheaper_api_loads, context_of, fleet_of
+from tokonomics.levers.lever_list import (
+    API,
+    CLOCKS,
+    LOCKED_BY,
+    LOCKED_SAVES,
+    QUALITY_API,
+    QUALITY_NONE,
+    Lever,
+    all_levers,
+    moved,
+)
 from tokonomics.money.cost import saving
 from tokonomics.money.trace_bills import ApiCost
+from tokonomics.physics.curves import power_of
 from tokonomics.physics.deployment import Deployment
 from tokonomics.physics.memory import kv_budget_bytes, sequence_bytes, shard
 from tokonomics.physics.steptime import step_model
 from tokonomics.planner.apis import ApiBeside, ApiSlo, cheapest_api
-from tokonomics.sizing.bill import CENT, Bill, Bills
+from tokonomics.sizing.bill import CENT, DECODING, Bill, Bills
 from tokonomics.sizing.layouts import NotServed, Reason
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.arrivals import draw_arrivals, parse_arrivals
 from tokonomics.types import Marked, Noun, copied
-from tokonomics.units import percent, plural
+from tokonomics.units import gigabytes, percent, plural
 
 NONE_LOST = "the answers do not change"
 NOT_SCORED = "no score is published for this model or its family"
@@ -99,6 +111,7 @@ class Pulled(Noun):
     effects: Effects | None  # of levers on the deployment
     kept: QualityKept | None = None  # of the model's quality; None if it does not apply
     api: ApiBeside | None = None  # the API that is called instead of the setup, beside today's bill
+    boundaries: tuple[Boundary, ...] = ()  # where it starts and stops to pay; that in dollars last
 
 
 class Ranking(Noun):
@@ -127,10 +140,12 @@ def rank_levers(
     bills: Bills | None = None,
     apis: Sequence[ApiCost] | None = None,
     region: Sequence[str] = (),
+    clocks: bool = False,
 ) -> Ranked | NotServed:
     """Return each lever alone, then together; or why the setup itself cannot be served.
 
     Calling the cheapest of ``apis`` in the region is a lever too, but is combined with no other: it replaces the setup.
+    Locking the GPUs' ``clocks`` has no bill.
     """
     bills = bills or Bills()
     levers = all_levers(bills=bills) if levers is None else levers
@@ -149,7 +164,10 @@ def rank_levers(
         cheapest_api(apis or (), tokens, bill.usd_per_month, region=region, has_slo=has_slo) for bill in (now, best)
     ]
     if apis is not None:
-        ranked = sorted([*ranked, called(beside[0])], key=_most_saved_then_most_room)
+        fleet = fleet_of(setup, now, bills) if beside[0] else None
+        ranked = sorted([*ranked, called(beside[0], fleet)], key=_most_saved_then_most_room)
+    if clocks:
+        ranked.append(clocks_locked(setup, now))
     ranking = Ranking(
         now=now,
         levers=tuple(ranked),
@@ -172,19 +190,25 @@ def pull(lever: Lever, setup: Setup, now: Bill, bills: Bills) -> Pulled:
     effects = None
     if isinstance(changed, Setup) and changed.deployment != setup.deployment and lever.knob in ("weights", "kv"):
         effects = effects_of(setup, changed.deployment, now.batch)
+    risk = lever.risk
+    if bill and bill.memory_assumed:
+        size = " + ".join(gigabytes(memory.tier.size_bytes) for memory in bill.memories)
+        risk = f"takes {size} a replica from the host's page cache and other processes; already paid for"
     return Pulled(
-        **copied(lever, "name", "knob", "effort", "risk", "quality"),
+        **copied(lever, "name", "knob", "effort", "quality"),
+        risk=risk,
         bill=bill,
         reason=made.reason if isinstance(made, NotServed) else None,
         saved_usd_per_month=now.usd_per_month - bill.usd_per_month if bill else 0.0,
         saved_share=saving(now.usd_per_month, bill.usd_per_month) if bill else 0.0,
         effects=effects,
         kept=quality_kept(setup.deployment, changed.deployment) if isinstance(changed, Setup) else None,
+        boundaries=boundaries(lever.knob, setup, changed, now, bill, bills),
     )
 
 
-def called(api: ApiBeside | None) -> Pulled:
-    """Return the lever of calling an API instead; ``api`` stands beside today's bill."""
+def called(api: ApiBeside | None, fleet: Fleet | None = None) -> Pulled:
+    """Return the lever of calling an API instead; ``api`` stands beside today's bill, that of ``fleet``."""
     row = {
         "name": "call an API",
         "knob": API,
@@ -199,7 +223,37 @@ def called(api: ApiBeside | None) -> Pulled:
         sold = "no host sells the model for these requests" if api is None else "no host says that it computes there"
         return Pulled(**row, risk=risk, reason=sold, saved_usd_per_month=0.0, saved_share=0.0)
     saved = {"saved_usd_per_month": api.saved_usd_per_month, "saved_share": api.saved_share}
-    return Pulled(**row, risk=risk, reason=None, api=api, **saved)
+    loads = (cheaper_api_loads(fleet, api.usd_per_month),) if fleet else ()
+    return Pulled(**row, risk=risk, reason=None, api=api, boundaries=loads, **saved)
+
+
+def clocks_locked(setup: Setup, now: Bill) -> Pulled:
+    """Return the lever of locking the GPUs' clocks while they decode, which saves who pays their electricity.
+
+    It has no bill: a rented GPU's price includes its power. What an owner saves at most is told in kilowatt-hours.
+    """
+    gpu = setup.deployment.gpu
+    share, curve = LOCKED_SAVES.get(gpu.key), power_of(gpu)
+    reason = f"power is in the price of a rented GPU, and no figure for your own {gpu.key} is published"
+    if share and curve:
+        hours = sum(line.quantity for line in now.bill.lines if line.name == DECODING)
+        kwh = share * hours * curve.decoding(now.batch) / 1000
+        reason = (
+            f"power is in the price of a rented GPU; with your own {gpu.key}, at most {kwh:,.0f} kWh a month: up to "
+            f"{percent(share)} of what decode draws ({LOCKED_BY}; here it draws {curve.decoding(now.batch):.0f} W)"
+        )
+    return Pulled(
+        name="locked GPU clocks",
+        knob=CLOCKS,
+        effort="hours: nvidia-smi on every host",
+        risk="slower prompts, and slower steps of large batches",
+        quality=QUALITY_NONE,
+        bill=None,
+        reason=Marked(reason),
+        saved_usd_per_month=0.0,
+        saved_share=0.0,
+        effects=None,
+    )
 
 
 def _most_saved_then_most_room(lever: Pulled) -> tuple[bool, float, float]:
@@ -225,8 +279,8 @@ def _together(
 ) -> tuple[Setup, Bill, list[str]]:
     """Apply levers on top of each other, largest saving first; also once with each way to quantise and the GPUs first.
 
-    Fewer bits may save nothing on today's GPUs and much on those that they make large enough. A lever that makes no
-    difference in the end is removed.
+    Fewer bits may save nothing on today's GPUs and much on those that they make large enough. If some requests can
+    wait, all of it is tried again with them moved first. A lever that makes no difference in the end is removed.
     """
     by_name = {lever.name: lever for lever in levers}
     paying = [by_name[lever.name] for lever in ranked if lever.saved_usd_per_month >= CENT]
@@ -235,8 +289,12 @@ def _together(
     cache = [lever for lever in possible if lever.knob == "kv"]
     # Another GPU may be sold on terms that today's is not.
     buying = [lever for lever in levers if lever.knob in _BUYING]
-    orders = [[*paying, *buying]]
-    orders += [[lever, *cache, *hardware, *paying, *buying] for lever in possible if lever.knob == "weights"]
+    orders = [paying]
+    orders += [[lever, *cache, *hardware, *paying] for lever in possible if lever.knob == "weights"]
+    # A fleet that is sized for fewer requests may fit other machines.
+    waiting = [lever for lever in possible if lever.knob == "waiting"]
+    orders += [[*waiting, *order, *hardware] for order in orders] if waiting else []
+    orders = [[*order, *buying] for order in orders]
     ends = []
     for place, order in enumerate(orders, 1):
         bills.begin(f"levers together, order {place} of {len(orders)}")
@@ -267,7 +325,7 @@ def _applied(setup: Setup, now: Bill, order: Sequence[Lever], bills: Bills) -> t
 def effects_of(setup: Setup, after: Deployment, batch: float) -> Effects:
     """Return bytes, arithmetic and room of a deployment compared to the setup's own."""
     before, workload = setup.deployment, setup.load.workload
-    context = workload.input_tokens + workload.output_tokens / 2
+    context = context_of(workload)
     was, becomes = step_model(before), step_model(after)
     rows = max(1.0, batch)
 

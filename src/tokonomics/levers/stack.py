@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from tokonomics.catalog.layers import Precision
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
+from tokonomics.levers.boundaries import context_of, paying_acceptance
 from tokonomics.levers.lever_list import (
     KNOBS,
     NOTHING_SHARED,
@@ -25,8 +26,6 @@ from tokonomics.levers.lever_list import (
 )
 from tokonomics.levers.ranking import QualityKept, quality_kept, taken_on_top
 from tokonomics.money.cost import saving
-from tokonomics.physics.deployment import acceptance_for
-from tokonomics.physics.steptime import decode_step
 from tokonomics.planner.plan_answer import KV_CHOICES
 from tokonomics.sizing.bill import CENT, Bill, Bills
 from tokonomics.sizing.layouts import NotServed, weight_choices
@@ -121,11 +120,8 @@ def _drafted(end: Setup, bill: Bill, assumed: bool) -> Drafted | None:
     speculation = end.deployment.speculation
     if speculation is None:
         return None
-    workload, batch = end.load.workload, max(bill.batch, 1.0)
-    context = workload.input_tokens + workload.output_tokens / 2
-    plain = end.deployed(speculation=None).deployment
-    alone, drafting = float(decode_step(plain, batch, context)), float(decode_step(end.deployment, batch, context))
-    pays_from = acceptance_for(drafting * speculation.tokens_per_round / alone, speculation.tokens)
+    batch = max(bill.batch, 1.0)
+    pays_from = paying_acceptance(end.deployment, batch, context_of(end.load.workload))
     return Drafted(acceptance=speculation.acceptance, assumed=assumed, batch=batch, pays_from=pays_from)
 
 

@@ -45,6 +45,12 @@ class DraftMethod(StrEnum):
     mtp = "mtp"  # a module of the model's own checkpoint, with the model's embedding and head
     eagle3 = "eagle3"  # a head trained for the model, in a checkpoint of its own
     draft_model = "draft_model"
+    ngram = "ngram"  # nothing: what followed the same few tokens earlier in the text is proposed
+
+
+LOOKED_UP = 4
+"""Tokens that are looked up in the text to propose what followed them: as in vLLM's documentation of n-grams
+(docs/features/speculative_decoding/n_gram.md, ``prompt_lookup_max``, 0.26)."""
 
 
 class Speculation(Noun):
@@ -73,8 +79,19 @@ class Speculation(Noun):
         return f"{what}:{self.tokens}"
 
     @property
+    def needs_checkpoint(self) -> bool:
+        """Decide whether what drafts is loaded from a checkpoint of its own."""
+        return self.method in (DraftMethod.eagle3, DraftMethod.draft_model)
+
+    @property
     def tokens_per_round(self) -> float:
         return expected_tokens(self.acceptance, self.tokens)
+
+    @property
+    def spread_per_round(self) -> float:
+        """Return the variance of a round's tokens: their square is Σ (2i + 1) aⁱ, of i accepted ones, on average."""
+        squares = math.fsum((2 * accepted + 1) * self.acceptance**accepted for accepted in range(self.tokens + 1))
+        return max(0.0, squares - self.tokens_per_round**2)
 
 
 def expected_tokens(acceptance: float, proposed: int) -> float:
@@ -124,6 +141,7 @@ class Deployment(Noun):
     dp: PositiveInt = 1  # groups of the attention; the experts are spread over the GPUs of all groups
     lora_rank: NonNegativeInt = 0
     lora_adapters: NonNegativeInt = 0  # loaded with the base model: two thin matrices at each dense product
+    lora_in_batch: PositiveFloat | None = None  # that a batch uses at the most; None: each sequence another, if loaded
     speculation: Speculation | None = None
     visited_experts: PositiveFloat | None = None
     """Experts of a layer that the traffic visits at all; None: all of them, each as often as the others. Dummy weights
@@ -145,6 +163,12 @@ class Deployment(Noun):
         return Deployment(
             model=model, gpu=self.gpu, engine=self.engine, weights=weights, kv=self.kv, tp=tp, ep=ep, dp=self.dp
         )
+
+    @property
+    def has_own_drafter(self) -> bool:
+        """Decide whether a model of its own drafts, not a part of this one."""
+        drafts = self.speculation
+        return drafts is not None and drafts.draft is not None and drafts.method is DraftMethod.draft_model
 
     def visiting(self, share: float) -> "Deployment":
         """Return the same deployment under traffic that visits a share of the experts it visits now."""

@@ -1,4 +1,4 @@
-"""Compute how long sparse attention and recurrent layers take on one GPU: few constants per kernel, timed on an H200.
+"""Compute how long sparse attention, recurrent layers and adapters take on one GPU: few constants, timed on an H200.
 
 An indexer scores small keys and picks the best; attention then reads the rows that were picked, one by one:
 
@@ -11,11 +11,18 @@ A recurrent layer reads and writes its state in a decode step, and scans a promp
     state   = launch + 2 · state bytes ÷ (BW · memory)
     scan    = launch + ‖ FLOPs ÷ (peak · compute), longest prompt · chain ‖₂
 
+A LoRA adapter is two thin products beside a dense one, down to the rank and up again. vLLM launches blocks for every
+adapter that it may hold, used or not, and for none; most end at once:
+
+    adapters = launched blocks · start + blocks of the adapters in the step · work
+
 Shares are of the datasheet and carry over to other GPUs; seconds stay as they are. ``benchmarks/time_new_layers.py``
 timed vLLM 0.26's kernels (2026-11-17, ``benchmarks/data/h200_new_layers.json``), ``benchmarks/fit_new_layers.py`` fits
 these constants and prints their errors. Other engines run kernels of the same libraries.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -177,6 +184,32 @@ def scan_time(curve: ScanCurve, gpu: Gpu, sequences: Array, tokens: Array, token
     """Apply the formula of a scan."""
     multiply_s = sequences * tokens * token_flops / (gpu.peak_flops(Precision.bf16) * curve.compute)
     return np.asarray(curve.launch_s + np.hypot(multiply_s, tokens * curve.chain_s))
+
+
+LORA_START_S = 1.07e-9
+"""A block of vLLM's LoRA kernels that finds nothing to do, over the whole GPU; and, below, one that has an adapter's
+tokens, down to the rank and up again. Fitted on ten decode loads of Llama 3.1 8B with 1 to 64 adapters of rank 16 in
+vLLM 0.26 on an H200 (``benchmarks/data/vllm_h200_levers.json.gz``, 2026-11-19); seven of rank 64 follow within 8 %."""
+LORA_DOWN_S, LORA_UP_S = 9.3e-9, 12.6e-9
+_FEW_TOKENS = 128  # below it the way down is split over more blocks (vLLM 0.26, lora/ops/triton_ops/utils.py)
+
+
+def lora_launched_s(products: Sequence[tuple[int, float]], tokens: ArrayLike, rank: int, adapters: int) -> Array:
+    """Return the time of the blocks that a layer launches, whoever uses an adapter: for all held, and for none."""
+    tokens = as_array(tokens)
+    splits = np.where(tokens < _FEW_TOKENS, 64, 8)
+    down = sum(packed for packed, _ in products) * splits * np.ceil(tokens / 32) * math.ceil(rank / 16)
+    return np.asarray((adapters + 1) * LORA_START_S * (down + np.ceil(tokens / 64) * _blocks_up(products)))
+
+
+def lora_adapter_s(products: Sequence[tuple[int, float]], rank: int) -> float:
+    """Return the time of one adapter's own blocks in a layer: few tokens of each are in a step."""
+    down = sum(packed for packed, _ in products) * 64 * math.ceil(rank / 16)
+    return down * LORA_DOWN_S + _blocks_up(products) * LORA_UP_S
+
+
+def _blocks_up(products: Sequence[tuple[int, float]]) -> float:
+    return sum(width / (64 if packed > 1 else 128) for packed, width in products)
 
 
 def layer_origin(gpu: Gpu) -> tuple[Basis, str]:

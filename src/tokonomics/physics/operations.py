@@ -39,7 +39,15 @@ from tokonomics.physics.attention_kernels import (
 from tokonomics.physics.calibration import Kernels
 from tokonomics.physics.curves import Array, efficiency
 from tokonomics.physics.deployment import Deployment
-from tokonomics.physics.layer_kernels import absorbed_prompt_s, index_s, scan_s, sparse_decode_s, state_s
+from tokonomics.physics.layer_kernels import (
+    absorbed_prompt_s,
+    index_s,
+    lora_adapter_s,
+    lora_launched_s,
+    scan_s,
+    sparse_decode_s,
+    state_s,
+)
 from tokonomics.physics.matrix_kernels import (
     BLOCKS,
     FUSED,
@@ -54,7 +62,7 @@ from tokonomics.physics.matrix_kernels import (
     throttled_s,
     unpacked_gemm_s,
 )
-from tokonomics.physics.memory import adapter_bytes, dense_products
+from tokonomics.physics.memory import dense_products
 from tokonomics.physics.overhead import ALWAYS_SPLIT, SPLIT_BELOW, Layers, Overhead
 from tokonomics.types import Same, copied
 
@@ -152,9 +160,13 @@ class RankKernels:
         deployment, mlp = self.deployment, group.mlp
         total = np.zeros_like(tokens)
         for n, k, weights in dense_products(group, deployment):
-            total = total + self.gemm_s(weights, tokens, n, k) + self._lora_s(tokens, n, k)
+            total = total + self.gemm_s(weights, tokens, n, k)
         if isinstance(mlp, MoeMlp):
             total = total + self.gemm_s(Precision.bf16, tokens, mlp.experts, deployment.model.hidden)
+        if deployment.lora_adapters:
+            total = total + lora_launched_s(
+                self._adapted(group), tokens, deployment.lora_rank, deployment.lora_adapters
+            )
         return group.count * total
 
     def shared_s(self, tokens: Array) -> tuple[Array, Array]:
@@ -226,12 +238,14 @@ class RankKernels:
         ways = [all_to_all_s(gpu, gpus, tokens / gpus, elements * width, experts) for width in (there, back)]
         return self._shared_layers * (ways[0] + ways[1])
 
-    def _lora_s(self, tokens: Array, n: float, k: float) -> Array | float:
-        """Return LoRA's time beside one dense product, one adapter for all tokens: down to the rank and up again."""
-        rank = self.deployment.lora_rank
-        if not rank:
-            return 0.0
-        return self.gemm_s(Precision.bf16, tokens, rank, k) + self.gemm_s(Precision.bf16, tokens, n, rank)
+    def _adapted(self, group: LayerGroup) -> list[tuple[int, float]]:
+        """Return of each dense product how many it packs (queries, keys and values; gate and up), and its width."""
+        found: list[tuple[int, float]] = []
+        for part in (group.mixer, group.mlp):
+            packed = 3 if isinstance(part, GroupedAttention) else 2 if isinstance(part, DenseMlp) and part.gated else 1
+            products = part.products(self.deployment.model.hidden, self.deployment.tp) if part else []
+            found += [(1 if place else packed, n) for place, (n, _) in enumerate(products)]
+        return found
 
     def head_s(self, sequences: Array) -> Array:
         """Return the time of the vocabulary's product for the last token of each sequence; an encoder has none."""
@@ -240,10 +254,11 @@ class RankKernels:
             return np.zeros_like(sequences)
         return self.gemm_s(Precision.bf16, sequences, model.vocab / self.deployment.tp, model.hidden)
 
-    def adapter_read_s(self) -> float:
-        """Return the time to read the weights of one more adapter, over all layers."""
-        one = self.deployment.model_copy(update={"lora_adapters": 1})
-        return adapter_bytes(one) * self.deployment.pp / self.stream_bytes_per_s
+    def adapter_s(self) -> float:
+        """Return what one adapter that a step uses adds to it, over all layers."""
+        deployment = self.deployment
+        each = (g.count * lora_adapter_s(self._adapted(g), deployment.lora_rank) for g in deployment.model.groups)
+        return sum(each)
 
     def tower_s(self) -> float:
         """Return the vision tower's time for one prompt's images, split over the ranks as engines do by default."""
@@ -452,6 +467,9 @@ class LeastKernels(RankKernels):
     @property
     def stream_bytes_per_s(self) -> float:
         return self.deployment.gpu.bandwidth_bytes_per_s
+
+    def _adapted(self, group: LayerGroup) -> list[tuple[int, float]]:
+        return []  # adapters are small: what they take is launches
 
     def shared_s(self, tokens: Array) -> tuple[Array, Array]:
         """Return the least time of all layers' routed experts, with tokens spread evenly over them, and of sending.

@@ -103,6 +103,10 @@ class Overhead(Noun):
     beside_sequences: PositiveFloat = 1.0
     """What each KV head of a layer takes longer for a running sequence in a step with long prompts; and how many
     sequences halve that, as by then they alone bring the GPU to its power limit."""
+    draft_s: NonNegativeFloat = 0.0  # what a drafted token takes on the GPU beside the draft's pass
+    search_s: NonNegativeFloat = 0.0  # looking n-grams up for a round, on the GPU
+    older_round_s: NonNegativeFloat = 0.0
+    """The host's work on a round in the older of vLLM's two runners; 0: the engine has only one."""
     request_s: NonNegativeFloat = 0.0
     token_s: NonNegativeFloat = 0.0
     reach_s: NonNegativeFloat = 0.0

@@ -13,6 +13,7 @@ takes. Arguments may be numpy arrays that broadcast. With pipeline stages, a ste
 through all of them.
 """
 
+import math
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -23,7 +24,7 @@ from numpy.typing import ArrayLike
 from tokonomics.catalog.layers import CompressedAttention, LatentAttention, MoeMlp, Precision
 from tokonomics.physics.calibration import Correction, Kernels, active, profile_key
 from tokonomics.physics.curves import Array
-from tokonomics.physics.deployment import Deployment, Speculation
+from tokonomics.physics.deployment import Deployment, DraftMethod, Speculation
 from tokonomics.physics.matrix_kernels import BLOCKS, FUSED, TILE_EDGES
 from tokonomics.physics.memory import step_weight_bytes
 from tokonomics.physics.operations import (
@@ -78,6 +79,16 @@ class StepModel:
         own = profile.kernels_of(deployment.gpu) if profile else None
         if engine and own and own.launch_s:
             self.engine = engine.on_host(own.launch_s)
+        drafts = deployment.speculation
+        if (
+            self.engine
+            and self.engine.older_round_s
+            and deployment.draft
+            and drafts
+            and drafts.method == DraftMethod.draft_model
+        ):
+            # vLLM composes no step ahead then: that "will be disabled" (0.26, config/vllm.py).
+            self.engine = self.engine.model_copy(update={"overlapped": False})
         backend = deployment.engine.key if engine else BARE_KERNELS
         fused = BLOCKS if deployment.model.is_moe else FUSED
         products = fused if engine and engine.fused else backend
@@ -106,7 +117,7 @@ class StepModel:
             self._exchange = self._overlapped(self._exchange)
         self._head = kernels.head_s(_TOKENS)
         self._cool = kernels.cool_s(_TOKENS)
-        self._adapter_s = kernels.adapter_read_s()
+        self._adapter_s = kernels.adapter_s()
         self._tower_s = kernels.tower_s()
 
     def _overlapped(self, exchange: Array) -> Array:
@@ -201,7 +212,21 @@ class StepModel:
             return kernels, self.with_host(kernels, share)
         kernels = self._round_s(speculation, batch, context)
         each = speculation.tokens_per_round
-        return kernels / each, self.with_host(kernels, share, speculation.tokens + 1) / each
+        hosted = self.with_host(kernels, share, speculation.tokens + 1, self._host_of_round_s)
+        return kernels / each, hosted / each
+
+    @property
+    def _host_of_round_s(self) -> float:
+        """Return the least that the host works on a round of drafts.
+
+        vLLM 0.26 runs draft models, n-grams and most models of experts in its older runner (``config/vllm.py``,
+        ``use_v2_model_runner``).
+        """
+        drafts = self.deployment.speculation
+        if self.engine is None or drafts is None or drafts.method is DraftMethod.ngram:
+            return 0.0
+        older = self.deployment.has_own_drafter or self.deployment.model.is_moe
+        return self.engine.older_round_s if older else 0.0
 
     def _round_s(self, speculation: Speculation, batch: ArrayLike, context: ArrayLike) -> Array:
         """Return the kernel time of a round: the drafts one after another, and the check of them all.
@@ -214,6 +239,9 @@ class StepModel:
         several, context = speculation.tokens + 1, np.asarray(context, np.float64)
         share, together = self.passing(batch), self.together(batch)
         checked = self._pass_s(share, together, context, several, several)
+        if self.engine:
+            searched = speculation.method is DraftMethod.ngram
+            checked = checked + (self.engine.search_s if searched else speculation.tokens * self.engine.draft_s)
         if self.draft is None:
             alone = self._pass_s(share, together, context, 1, 1)
             return checked + speculation.tokens * (speculation.draft_share or 0.0) * alone
@@ -328,9 +356,10 @@ class StepModel:
         return np.interp(sequences, _TOKENS, self._head)
 
     def adapters_s(self, sequences: Array) -> Array:
-        """Return the time to read the LoRA adapters beyond the first: one per sequence, whatever its tokens."""
-        others = np.clip(np.minimum(sequences, self.deployment.lora_adapters) - 1, 0.0, None)
-        return np.asarray(others * self._adapter_s)
+        """Return the time of the LoRA adapters that a step uses: one for each sequence, whatever its tokens."""
+        deployment = self.deployment
+        most = min(deployment.lora_adapters, deployment.lora_in_batch or math.inf)
+        return np.asarray(np.minimum(sequences, most) * self._adapter_s)
 
     def parts(self, batch: float, context: float) -> StepParts:
         """Split one decode step of the model itself into its parts, without a draft."""
@@ -397,14 +426,14 @@ class StepModel:
         inside = np.clip(np.minimum(past + prompt, images.tokens) - past, 0.0, None)
         return prompts * inside / images.tokens * self._tower_s
 
-    def with_host(self, gpu_s: Array, batch: Array, tokens: int = 1) -> Array:
+    def with_host(self, gpu_s: Array, batch: Array, tokens: int = 1, least_s: float = 0.0) -> Array:
         """Return a decode step as the engine runs it: the host works beside the GPU, or after it.
 
-        ``tokens`` of each sequence are computed.
+        ``tokens`` of each sequence are computed, and the host works for ``least_s`` at least.
         """
         if self.engine is None:
             return gpu_s
-        host_s, rows = self.engine.host_s(batch), np.asarray(batch) * tokens
+        host_s, rows = np.maximum(self.engine.host_s(batch), least_s), np.asarray(batch) * tokens
         # A step with more tokens than any graph holds is launched like a step with prompts.
         apart = (self.engine.graph_tokens > 0) & (rows > self.engine.graph_tokens) | (not self.engine.captures)
         each_s = self.engine.sequence_s * np.asarray(batch) if self.engine.overlapped else 0.0

@@ -263,13 +263,19 @@ def limits_from(**given: object) -> Limits:
 NO_DRAFT = "none"
 
 
-METHODS = {"mtp": DraftMethod.mtp, "eagle": DraftMethod.eagle3, "eagle3": DraftMethod.eagle3}
-"""Drafts that belong to a model, as a user writes them; any other name is the name of a model."""
+METHODS = {"mtp": DraftMethod.mtp, "eagle": DraftMethod.eagle3, "eagle3": DraftMethod.eagle3,
+           "ngram": DraftMethod.ngram, "n-gram": DraftMethod.ngram}  # fmt: skip
+"""Drafts that belong to a model or its text, as a user writes them; any other name is the name of a model."""
 
 
 def draft_named(name: str, model: ModelSpec, tokens: int | None, acceptance: float | None) -> Speculation:
     """Return how the model drafts with the named method or model."""
-    if method := METHODS.get(name.strip().lower()):
+    method = METHODS.get(name.strip().lower())
+    if method is DraftMethod.ngram:
+        if acceptance is None:
+            raise _unknown("n-grams: how often your texts repeat themselves decides it")
+        return Speculation(method=method, tokens=tokens or DRAFT_TOKENS, acceptance=acceptance, draft_share=0.0)
+    if method:
         return _of_its_own(method, model, tokens, acceptance)
     draft = find_model(name)
     if draft.vocab != model.vocab:

@@ -10,7 +10,7 @@ from pydantic import Field
 from tokonomics.catalog.layers import WEIGHT_PRECISIONS, parse_precision
 from tokonomics.catalog.offers import Offer
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
-from tokonomics.levers.lever_list import API, KNOBS, Choices, all_levers
+from tokonomics.levers.lever_list import API, CLOCKS, KNOBS, Choices, all_levers
 from tokonomics.levers.prefix_cache import PrefixCacheLever, prefix_cache_lever
 from tokonomics.levers.ranking import Ranking, Utilization, rank_levers, utilization_bills
 from tokonomics.levers.semantic_cache import (
@@ -150,7 +150,7 @@ def _at_price(deployment: Deployment, offers: tuple[Offer, ...], usd_per_gpu_hou
 
 
 def choices_of(changes: Changes) -> Choices:
-    names, known = listed(changes.without, "without") or [], (*KNOBS, API)
+    names, known = listed(changes.without, "without") or [], (*KNOBS, API, CLOCKS)
     for name in names:
         if name not in known:
             fix = f"Valid: {', '.join(known)}. {did_you_mean(name, known, 1) or ''}".rstrip()
@@ -169,6 +169,7 @@ def choices_of(changes: Changes) -> Choices:
         tiers=changes.tiers,
         min_weights=floor,
         min_recovery=share_of_quality(changes.min_recovery),
+        batch_share=changes.batch_share,
         without=frozenset(names),
     )
 
@@ -186,7 +187,9 @@ def levers(request: LeversRequest, listener: Listener = SILENT) -> LeversResult:
     listener.doing("simulating")
     bills = Bills(progress=listener.doing)
     apis = None if API in choices.without else _apis(request, setup)
-    found = rank_levers(setup, all_levers(choices, bills), bills, apis, listed(request.region, "region") or ())
+    region = listed(request.region, "region") or ()
+    clocks = CLOCKS not in choices.without
+    found = rank_levers(setup, all_levers(choices, bills), bills, apis, region, clocks=clocks)
     if isinstance(found, NotServed):
         raise NeverHolds(found, f"{setup.deployment}: ")
     ranking, tokens = found.ranking, setup.load.workload.tokens_per_month

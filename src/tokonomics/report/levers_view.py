@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from tokonomics.errors import option
+from tokonomics.levers.boundaries import Axis, Boundary
 from tokonomics.levers.lever_list import API
 from tokonomics.levers.ranking import CHUNK, Effects, Pulled, QualityKept, Ranking, Utilization
 from tokonomics.levers.stack import Drafted, Step
@@ -24,9 +25,10 @@ from tokonomics.report.wording import (
 )
 from tokonomics.sizing.bill import Bill
 from tokonomics.sizing.setup import Setup
-from tokonomics.units import fine_percent, gigabytes, percent, plural, seconds, usd
+from tokonomics.units import count, fine_percent, gigabytes, percent, plural, seconds, usd
 
 _SHOWN = 5e-4  # a smaller share would show 0.0 %
+_LITTLE = 0.05  # of a replica: the search for what replicas hold is no finer
 _FIGURES = [">$/month", ">$/Mtok", ">replicas", ">load", ">TTFT p99", ">TPOT p99"]
 
 
@@ -70,6 +72,9 @@ def _ranking(ranking: LeversResult, setup: Setup) -> blocks.View:
     if shown:
         efforts = [(lever.name, lever.effort, lever.risk) for lever in shown]
         yield blocks.table(["!lever", "effort", "risk"], efforts)
+    bounded = [(lever, boundary) for lever in ranking.levers for boundary in lever.boundaries]
+    if bounded:
+        yield _where_it_pays(bounded)
     without = [
         (lever.name, f"{'taken on top of the others; alone: ' * (lever.name in ranking.taken)}{lever.reason.marked}")
         for lever in ranking.levers
@@ -80,6 +85,72 @@ def _ranking(ranking: LeversResult, setup: Setup) -> blocks.View:
     if changed:
         yield _effects(changed)
     yield _footnotes(ranking, shown)
+
+
+def _where_it_pays(bounded: Sequence[tuple[Pulled, Boundary]]) -> blocks.Table:
+    """Show each boundary of each lever beside the user's own value."""
+    names = [lever.name for lever, _ in bounded]
+    rows = [
+        (
+            "" if place and names[place - 1] == lever.name else lever.name,
+            _pays(boundary),
+            NO_VALUE if boundary.yours is None else _yours(boundary.axis, boundary.yours),
+        )
+        for place, (lever, boundary) in enumerate(bounded)
+    ]
+    return blocks.table(["!lever", "where it pays", ">yours"], rows)
+
+
+_AXES = {  # what happens where a lever pays, a value of the axis, all values of it, and the user's own value
+    Axis.batch: ("a step is shorter", "a batch of {}", "batch{}", "{}"),
+    Axis.context: ("a step is shorter", "a context of {} tokens", "context{}", "{} tokens"),
+    Axis.acceptance: ("a draft saves time at this batch", "an acceptance of {}", "acceptance{}", "{}"),
+    Axis.found: ("fewer replicas", "{} of the prompt tokens found in a cache", "share of tokens found{}", "{}"),
+    Axis.position: ("fetching KV beats computing it", "token {} of a prompt", "position in a prompt{}", "{} tokens"),
+    Axis.busiest: ("fewer replicas in the mean", "a busiest hour of {} the mean", "busiest hour{}", "{}"),
+    Axis.hours: ("cheaper than on demand", "{} of the hours in use", "share of the hours{}", "{}"),
+    Axis.waiting: ("fewer replicas", "{} of the requests that can wait", "share of requests{}", "{}"),
+    Axis.rate: ("a lower bill", "{} requests/s", "load{} requests/s", "{}/s"),
+}
+_SHARES = (Axis.acceptance, Axis.found, Axis.hours, Axis.waiting)
+
+
+def _on_axis(axis: Axis, value: float) -> str:
+    if axis in _SHARES:
+        return percent(value)
+    if axis is Axis.busiest:
+        return f"{value:.2f} ×"
+    return count(value) if axis is Axis.rate else f"{value:,.0f}"
+
+
+def _yours(axis: Axis, value: float) -> str:
+    return _AXES[axis][3].format(_on_axis(axis, value))
+
+
+def _pays(boundary: Boundary) -> str:
+    """Return where a lever pays: ``a step is shorter up to a batch of 48``."""
+    what, value, whole, _ = _AXES[boundary.axis]
+    begins, ends, low, high = (
+        "" if number is None else _on_axis(boundary.axis, number)
+        for number in (boundary.pays_from, boundary.pays_to, boundary.looked_from, boundary.looked_to)
+    )
+    looked = whole.format(f" from {low} to {high}" if low else "")
+    if not boundary.pays:
+        said = f"{what} at no {looked}"
+    elif begins and ends:
+        said = f"{what} from {value.format(f'{begins} to {ends}')}"
+    elif begins or ends:
+        said = f"{what} {'from' if begins else 'up to'} {value.format(begins or ends)}"
+    else:
+        said = f"{what} at any {looked}"
+    return f"{said}{_freed(boundary.frees or 0.0)}"
+
+
+def _freed(replicas: float) -> str:
+    """Return ``; frees 0.4 of a replica today``, if it is not next to none."""
+    number = f"{abs(replicas):.2g}"
+    number += " of a replica" if abs(replicas) < 1 else " replica" if number == "1" else " replicas"
+    return "" if abs(replicas) < _LITTLE else f"; {'frees' if replicas > 0 else 'takes'} {number} today"
 
 
 def _folded(levers: Sequence[tuple[str, str]]) -> blocks.Section | None:
@@ -224,8 +295,11 @@ def _footnotes(ranking: Ranking, pulled: Sequence[Pulled]) -> blocks.Line:
         *(f"{lever.name}: {lever.quality}" for lever in pulled if lever.knob in ("weights", "kv", API)),
         "Every bill is of a simulated fleet: the fewest replicas that meet every SLO, on whole machines. load: "
         "requests served over what full batches would serve; a lever that saves nothing yet may make room.",
-        "Speculative decoding: steps scaled by the tokens a round yields; the acceptance is assumed unless given."
+        "Speculative decoding: a round's time over its tokens; the acceptance is yours, else as published, else assumed."
         if "speculative decoding" in names
+        else "",
+        "Requests that can wait: their own latencies count in that row, from when they are sent."
+        if "requests that can wait" in names
         else "",
         "Spot: as much as the verdict allows, interruptions priced." if "spot" in names else "",
         _quoted(bills),

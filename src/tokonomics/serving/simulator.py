@@ -145,13 +145,15 @@ def simulate(
     _check_fleet(fleet, trace, fetches)
     by_priority = by_priority or bool(trace.classes)
     rules = rules_for(deployment, trace, prefix_cache, max_sequences, max_batched_tokens)
-    requests = _clients(requests_for(trace, rules, timeout_s, by_priority), trace, fleet)
+    paced = _in_rounds(deployment, trace, rules, seed)
+    requests = requests_for(trace, rules, timeout_s, by_priority)._replace(output_tokens=paced.output_tokens)
+    requests = _clients(requests, trace, fleet)
     joins = None if fetches is None else np.argsort(trace.arrival_s + fetches.delay_s, kind="stable")
     if fetches is not None and joins is not None:
         requests = _joining(requests, joins, fetches)
     if fleet.retries and requests.may_fail:
         requests = with_attempts(requests, fleet.retries + 1, fleet.backoff_s)
-    table = table_for(steps or step_model(deployment), trace, rules)
+    table = table_for(steps or step_model(deployment), paced, rules)
     _check_memory(requests, rules, fleet)
     at_first = fleet.autoscale.least(0.0) if fleet.autoscale else fleet.replicas + fleet.prefill_replicas
     paid_for = [(0.0, at_first, at_first)]
@@ -192,6 +194,24 @@ def simulate(
         wall_s=time.perf_counter() - began,
         stretch=None if fleet.users else stretch_of(given),
     )
+
+
+def _in_rounds(deployment: Deployment, trace: Trace, rules: Rules, seed: int) -> Trace:
+    """Draw how far rounds of drafts bring each answer: the loop gives every round its mean tokens.
+
+    An answer that took more rounds than most is simulated as a longer one: by a normal variable with the variance of a
+    renewal process, tokens × variance of a round ÷ its mean. Conversations that share answers keep their lengths, as
+    their blocks begin and end with these.
+    """
+    drafts, prefix = deployment.speculation, trace.prefix
+    shared = prefix is not None and bool((np.diff(prefix.starts) * prefix.block_tokens > trace.input_tokens).any())
+    if drafts is None or shared:
+        return trace
+    tokens = trace.output_tokens.astype(np.float64)
+    sd = np.sqrt(np.maximum(tokens - 1, 0) * drafts.spread_per_round / drafts.tokens_per_round)
+    drawn = np.rint(tokens + sd * np.random.default_rng(seed).standard_normal(len(trace)))
+    most = np.maximum(tokens, rules.max_context - trace.input_tokens.astype(np.float64))
+    return dataclasses.replace(trace, output_tokens=np.clip(drawn, np.minimum(tokens, 2), most).astype(np.int32))
 
 
 def _prefill_side(

@@ -389,6 +389,14 @@ class Attempts:
             self.made[key] = first_that_holds(self._settings(setup, replicas))
         return self.made[key]
 
+    def holds_at_once(self, setup: Setup, replicas: int) -> bool:
+        """Return whether this many replicas hold with the engine's own or the closed form's batch limit.
+
+        Searching other limits may let them hold a little more: it takes many simulations.
+        """
+        few = 2 * len(rules.routers(setup, replicas))
+        return first_that_holds(islice(self._settings(setup, replicas), few)).holds
+
     def once(self, setup: Setup, replicas: int, max_sequences: int | None) -> Sized:
         """Simulate this many replicas with one batch limit behind the setup's own router."""
         pace = rules.pace(setup)

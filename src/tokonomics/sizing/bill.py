@@ -38,6 +38,7 @@ from tokonomics.types import Noun, Same, Speed, copied
 from tokonomics.units import HOURS_PER_MONTH, SECONDS_PER_MONTH
 
 Found = TypeVar("Found")
+DECODING = "decode"  # the line of a bill with the GPU-hours that write answers
 CENT = 0.005  # per month: bills that differ by less count as equal
 
 
@@ -223,7 +224,7 @@ def dollars(
     working = used * min(1.0, full_share)
     hours = {
         "prefill": working * split.prefill_share,
-        "decode": working * (1 - split.prefill_share),
+        DECODING: working * (1 - split.prefill_share),
         "idle": used - working,
         UNUSED: paid - used,
     }
@@ -307,10 +308,12 @@ class Bills:
         """Return the bill of a setup, or why it has none."""
         if setup.tiers == HOST_MEMORY:
             return self._in_host_memory(setup)
-        served = self._served(setup)
+        served = self.served(setup)
         return served if isinstance(served, NotServed) else self._bill(setup, *served)
 
-    def _served(self, setup: Setup) -> tuple[Sized, Bought] | NotServed:
+    def served(self, setup: Setup) -> tuple[Sized, Bought] | NotServed:
+        """Return a setup on the fewest replicas that meet its SLOs, and the machines bought for them."""
+
         def search() -> Sized | NotServed:
             self.say(str(setup.deployment))
             return size(setup, self.attempts)
@@ -330,7 +333,7 @@ class Bills:
         less memory if the final machines have less.
         """
         with_memory = replace(setup, tiers=None)
-        served, gb = self._served(with_memory), math.inf
+        served, gb = self.served(with_memory), math.inf
         while not isinstance(served, NotServed):
             left = [left_gb(setup.deployment, offer) for offer in served[1].offers]
             known = [room for room in left if room is not None]
@@ -344,7 +347,7 @@ class Bills:
                 return self._bill(with_memory, *served).model_copy(update={"memory_assumed": True})
             gb = room
             with_memory = replace(setup, tiers=f"dram={gb}@0")
-            served = self._served(with_memory)
+            served = self.served(with_memory)
         return served
 
     def _bill(self, setup: Setup, sized: Sized, bought: Bought) -> Bill:

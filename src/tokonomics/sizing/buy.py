@@ -136,7 +136,7 @@ def _spot_share(setup: Setup, sized: Sized) -> float:
         cold_start_s=startup_seconds(setup.deployment),
         replicas=sized.replicas,
         interruptions=max((market.interruptions for market in markets), key=lambda risk: risk.per_hour),
-        strict_p99=any(slo.statistic == "p99" for slo in setup.slos),
+        strict_p99=any(slo.statistic == "p99" for slo in setup.targets),
         batch=setup.offline,
         state=lost_state(setup.deployment, setup.load.trace, sized.replicas, setup.load.share),
     ).max_spot_share

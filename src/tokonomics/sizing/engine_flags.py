@@ -23,7 +23,7 @@ from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.models import ModelSpec
 from tokonomics.errors import BadInput, option
 from tokonomics.money.cache_tiers import parse_tiers
-from tokonomics.physics.deployment import Deployment, DraftMethod, Speculation
+from tokonomics.physics.deployment import LOOKED_UP, Deployment, DraftMethod, Speculation
 from tokonomics.units import BYTES_PER_GB, GIB
 
 FILL_IN = "FILL-IN"  # every placeholder begins with this, so that a search finds them all
@@ -35,7 +35,8 @@ _FOLDERS = {
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """vLLM 0.32.0, config/lora.py (MaxLoRARanks): other ranks are rounded up to the next of these."""
-_SGLANG_DRAFTS = {DraftMethod.mtp: "EAGLE", DraftMethod.eagle3: "EAGLE3", DraftMethod.draft_model: "STANDALONE"}
+_SGLANG_DRAFTS = {DraftMethod.mtp: "EAGLE", DraftMethod.eagle3: "EAGLE3", DraftMethod.draft_model: "STANDALONE",
+                  DraftMethod.ngram: "NGRAM"}  # fmt: skip
 
 
 class Role(StrEnum):
@@ -126,7 +127,7 @@ def engine_command(server: ServerPlan) -> EngineCommand:
         if value is not None and value is not False:
             words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
     drafts = deployment.speculation
-    head = _draft_repository(drafts) if drafts and drafts.method is not DraftMethod.mtp else ""
+    head = _draft_repository(drafts) if drafts and drafts.needs_checkpoint else ""
     fill_in = (
         weights.fill_in,
         f"{known.adapters} for each of the {deployment.lora_adapters} adapters" if deployment.lora_adapters else None,
@@ -217,7 +218,9 @@ def _vllm(server: ServerPlan, weights: Weights, memories: Flags) -> Flags:
     side = "kv_producer" if server.role is Role.prefill else "kv_consumer"
     transfer = {"kv_connector": "NixlConnector", "kv_role": side, "kv_load_failure_policy": "fail"}
     # vLLM 0.32.0, config/speculative.py: the method, where the draft is unless in the checkpoint, tokens a round.
-    draft = {"model": _draft_repository(drafts)} if drafts and drafts.method is not DraftMethod.mtp else {}
+    draft: dict[str, object] = {"model": _draft_repository(drafts)} if drafts and drafts.needs_checkpoint else {}
+    if drafts and drafts.method is DraftMethod.ngram:
+        draft = {"prompt_lookup_max": LOOKED_UP}
     return {
         "tensor-parallel-size": deployment.tp,
         "pipeline-parallel-size": deployment.pp if deployment.pp > 1 else None,
@@ -285,7 +288,7 @@ def _sglang(server: ServerPlan, weights: Weights, memories: Flags) -> Flags:
     # SGLang 0.5.23, "Speculative Decoding": one chain, so the tokens checked are those drafted and one more.
     return flags | {
         "speculative-algorithm": _SGLANG_DRAFTS[drafts.method],
-        "speculative-draft-model-path": None if drafts.method is DraftMethod.mtp else _draft_repository(drafts),
+        "speculative-draft-model-path": _draft_repository(drafts) if drafts.needs_checkpoint else None,
         "speculative-num-steps": drafts.tokens,
         "speculative-eagle-topk": 1,
         "speculative-num-draft-tokens": drafts.tokens + 1,

@@ -78,8 +78,7 @@ def pace(setup: Setup) -> float:
 
     Latencies and the bill are those of the load itself.
     """
-    owed = (*setup.slos, *(slo for one in setup.load.trace.classes for slo in one.slos))
-    work = 1.0 if any(slo.latency is not Latency.tpot for slo in owed) else WORK_IN_HAND
+    work = 1.0 if any(slo.latency is not Latency.tpot for slo in setup.targets) else WORK_IN_HAND
     return work * (1 + setup.load.headroom)
 
 

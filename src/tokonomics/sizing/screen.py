@@ -109,13 +109,19 @@ def closed_form_replicas(setup: Setup) -> int:
     return least_for(setup.load, held, setup.deployment, setup.slos if is_patient else ())
 
 
-def held_by_one(setup: Setup) -> float | None:
-    """Return the closed form's request rate of one replica; None if it holds none."""
+def held_by_one(setup: Setup, found_share: float | None = None) -> float | None:
+    """Return the closed form's request rate of one replica; None if it holds none.
+
+    With a ``found_share``, as if a cache found that share of each prompt, whatever the prompts have in common.
+    """
     deployment, load, limit = setup.deployment, setup.load, setup.max_sequences
     target = _loosest([tpot_limit(targets) for _, targets in load.owed(setup.slos)])
     curve = curve_for(deployment, load)
-    if (limit is not None and limit < deployment.limits.max_sequences) or not setup.prefix_cache:
+    is_limited = limit is not None and limit < deployment.limits.max_sequences
+    if is_limited or not setup.prefix_cache or found_share is not None:
         computed, output, context, held = _lengths(deployment, load, setup.prefix_cache)
+        if found_share is not None:
+            computed = max(1, round(load.workload.input_tokens * (1 - found_share)))
         curve = ReplicaCurve(
             deployment, computed, output, most_sequences=limit, context_tokens=context, held_tokens=held,
             spread=round(load.context_spread, 2),

@@ -223,11 +223,14 @@ def _outstanding(simulation: Simulation) -> float:
     return max(1.0, float(np.percentile(there, 99)))
 
 
+def parts_of(load: Load) -> int:
+    """Count the hours of a load; a very long one is cut into 200 parts."""
+    return min(200, max(1, round(load.trace.duration_s / SECONDS_PER_HOUR)))
+
+
 def changes_over_time(load: Load) -> float:
-    """Return the busiest hour of a load over its mean hour; a very long load is cut into 200 parts."""
-    trace = load.trace
-    parts = min(200, max(1, round(trace.duration_s / SECONDS_PER_HOUR)))
-    counts, _ = np.histogram(trace.arrival_s, parts)
+    """Return the busiest hour of a load over its mean hour."""
+    counts, _ = np.histogram(load.trace.arrival_s, parts_of(load))
     return float(counts.max() / counts.mean())
 
 

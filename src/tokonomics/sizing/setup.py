@@ -66,6 +66,11 @@ class Setup:
     spare: Spare = NO_SPARE
     offline: bool = False  # a batch that can be repeated: nobody waits for its answers
 
+    @property
+    def targets(self) -> tuple[Slo, ...]:
+        """Return every SLO that any request is owed: those of all, and those of classes."""
+        return (*self.slos, *(slo for one in self.load.trace.classes for slo in one.slos))
+
     def memories(self) -> tuple[TierPrice, ...]:
         """Return the KV tiers of this deployment at the prices of the day."""
         if isinstance(self.tiers, str):

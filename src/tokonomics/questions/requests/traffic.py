@@ -191,6 +191,9 @@ class DraftInputs(Drafting, about=About.CHANGES):
 class Changes(Spared, LowestWeights, DraftInputs, TierInputs, about=About.CHANGES):
     """What the levers may change, and how."""
 
+    batch_share: Share | None = declared(
+        "Share of the requests that can wait for hours: 30%.", low=0, high=1, example="30%", rare=True
+    )
     without: Texts | None = declared(
         "Leave these alone: weights, kv, hardware, speculation, spot …", example=["spot"], rare=True
     )
