@@ -122,7 +122,7 @@ def _verdict(verdict: MemoryVerdict) -> str:
     if verdict.pays:
         return f"{name} {'pays' if verdict.usd_per_hour else 'helps'}: {does}."
     if slow := verdict.quicker_from_bytes_per_s:
-        return f"{name} makes answers later: {_slow(slow)}; {does}."
+        return f"{name} does not pay: {_slow(slow)}; {does}."
     if verdict.pays_from_load:
         load = f"{verdict.pays_from_load:,.3g} times this load"
         return f"{name} saves no replica: {does}, a whole replica at {load} if as much is found."
@@ -133,19 +133,27 @@ def _verdict(verdict: MemoryVerdict) -> str:
 
 
 def _slow(needed: float) -> str:
-    return f"below {needed / BYTES_PER_GB:.3g} GB/s into a GPU, fetching what it finds takes longer than computing it"
+    return f"below {needed / BYTES_PER_GB:.3g} GB/s into a GPU, what it finds takes longer to fetch than to compute"
 
 
 def _slow_memories(rows: Sequence[CacheRow]) -> Iterable[blocks.Line]:
-    """Say of each memory whether it costs time, and what is lost as it is written too slowly."""
+    """Say which memories cost time, from which speed they would not, and what is lost as one is written too slowly."""
     for row in rows:
         for hit in row.tier_hits:
-            name = row.setting.name.strip(" +")
-            if hit.quicker_from_bytes_per_s:
-                yield blocks.hint(f"{name}: {hit.name} makes answers later: {_slow(hit.quicker_from_bytes_per_s)}.")
+            name, times = row.setting.name.strip(" +"), _times_later(row, rows)
+            if hit.quicker_from_bytes_per_s and times > 1:
+                later = f"first tokens {times:.3g} times as late on average"
+                yield blocks.hint(f"{name} costs, {later}: {_slow(hit.quicker_from_bytes_per_s)} ({hit.name}).")
             if hit.unwritten_tokens:
                 lost = f"{count(hit.unwritten_tokens)} prompt tokens"
                 yield blocks.hint(f"{name}: {lost} come faster than {hit.name} is written, and are not kept there.")
+
+
+def _times_later(row: CacheRow, rows: Sequence[CacheRow]) -> float:
+    """Return the mean TTFT over that of the same setting without memories, each on the replicas that it needs."""
+    plain = row.setting.model_copy(update={"tiers": (), "name": ""})
+    bare = [one for one in rows if one.setting.model_copy(update={"name": ""}) == plain]
+    return (row.ttft_s.mean or 0.0) / bare[0].ttft_s.mean if bare and bare[0].ttft_s.mean else 1.0
 
 
 def _working_set(lever: PrefixCacheLever, memory: MemoryAnswer) -> str:
