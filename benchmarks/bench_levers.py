@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 from benchmarks import lever_scores
-from benchmarks.lever_grid import BLOCK, GROUP_OF, SERVER, SERVERS, Json, cells, loads, seed_of
+from benchmarks.lever_grid import BLOCK, GROUP_OF, KV_TOKEN_BYTES, SERVER, SERVERS, Json, cells, loads, seed_of
 from benchmarks.lever_scores import NOTHING, SIDES, saving
 from benchmarks.measure_levers import adapter_flags, with_limits
 
@@ -49,6 +49,7 @@ DATA = HERE / "data" / "vllm_h200_levers.json.gz"
 RECORD = HERE / "results" / "levers.json"
 MOST_SEQUENCES, MOST_TOKENS = 1024, 8192
 GAP_S = 30.0  # between two loads of which one finds what the other left in the cache
+DISK_SPEEDS = "2.7/1.6"  # GB/s read and written by dd with O_DIRECT on that machine, before the run
 
 
 # --- what is predicted ------------------------------------------------------------------------------------------------
@@ -151,11 +152,11 @@ def _blocks(tokens: Sequence[tuple[int, int]], ids: dict[tuple[int, tuple[Any, .
 
 
 def _later(sessions: Sequence[Json], at_s: float, warm: bool = False) -> list[Json]:
-    """Return the same sessions from then on; those that only warm a cache are not counted."""
+    """Return the same sessions from then on; those of a load before the one in question (2) are not counted."""
     return [
         session
         | {"at": session["at"] + at_s}
-        | {"turns": [turn | ({"warm": 1} if warm else {}) for turn in session["turns"]]}
+        | {"turns": [turn | ({"warm": 2} if warm else {}) for turn in session["turns"]]}
         for session in sessions
     ]
 
@@ -199,14 +200,14 @@ def _served(server: Json, deployment: Deployment, trace: Trace) -> Simulation:
 
 
 def tiers_of(server: Json) -> tuple[Tier, ...]:
-    """Return the memories behind a server's GPU, at the speeds that our tables have for them."""
+    """Return the memories behind a server's GPU: DRAM at the speed of our table, the disk at its own."""
     from tokonomics.money.cache_tiers import parse_tiers
 
     if "dram_bytes" not in server:
         return ()
     known = deployment_of(server["name"])
     named = [f"dram={server['dram_bytes'] / 1e9:g}"]
-    named += [f"ssd={server['disk_bytes'] / 1e9:g}"] if "disk_bytes" in server else []
+    named += [f"ssd={server['disk_bytes'] / 1e9:g}:{DISK_SPEEDS}"] if "disk_bytes" in server else []
     return tuple(memory.tier for memory in parse_tiers(",".join(named), known, None))
 
 
@@ -224,7 +225,9 @@ def _figures(made: Simulation, rows: Sequence[tuple[int, int, Json]]) -> Json:
          "last": float(served.finish_s[place]), "found": int(served.cached_tokens[place])}
         for place, (_, _, turn) in enumerate(rows[each] for each in places)
     ]  # fmt: skip
-    return figures_of(found)
+    own = [row for row in found if row["warm"] < 2]
+    share = sum(row["found"] for row in own) / sum(row["in"] for row in own)
+    return figures_of(found) | {"found, with warm-up": share}
 
 
 def _side_by_side(load: Json, deployment: Deployment) -> Json:
@@ -315,18 +318,28 @@ def keep(files: Sequence[Path]) -> None:
                 rows = [dict(zip(names, each[2:], strict=True)) | {"kind": turn.get("kind")}
                         for each, turn in zip(row["rows"], turns, strict=True)]  # fmt: skip
                 assert all(each["out"] == turn["out"] for each, turn in zip(rows, turns, strict=True)), row["name"]
-                found = figures_of(rows) | _counted(row["counters"], warm=any(each["warm"] for each in rows))
+                found = figures_of(rows) | _counted(row["counters"], rows)
             data["measured"][row["name"]] = found
     _write(data | {"served": today().isoformat()})
 
 
-def _counted(counters: Json, warm: bool) -> Json:
-    """Return shares of prompt tokens found and tokens a round, as the server counted them over a whole load."""
+def _counted(counters: Json, rows: Sequence[Json]) -> Json:
+    """Return shares of prompt tokens found and tokens a round, as the server counted them over a whole load.
+
+    Prompts that wait for a look-up are asked for again and again, and each time counted among vLLM's queries and hits.
+    """
     said = {name.removeprefix("vllm:").removesuffix("_total"): value for name, value in counters.items()}
     found: Json = {}
-    if asked := said.get("prefix_cache_queries"):
-        local, behind = said.get("prefix_cache_hits", 0.0), said.get("external_prefix_cache_hits", 0.0)
-        found |= {"found": (local + behind) / asked, "found behind": behind / asked, "with warm-up": warm}
+    if said.get("prefix_cache_queries"):
+        asked = sum(row["in"] for row in rows)
+        loaded = said.get("kv_offload_load_bytes", 0.0)
+        found |= {
+            "found": said["prompt_tokens_cached"] / asked,
+            "found behind": loaded / KV_TOKEN_BYTES / asked,
+            "with warm-up": any(row["warm"] for row in rows),
+        }
+        if loaded:
+            found["loaded bytes/s"] = loaded / said["kv_offload_load_time"]
     if rounds := said.get("spec_decode_num_drafts"):
         found["tokens a round"] = 1 + said["spec_decode_num_accepted_tokens"] / rounds
     return found

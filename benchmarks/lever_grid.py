@@ -17,7 +17,8 @@ from benchmarks.measure_vllm import CONFIGS, LLAMA
 BLOCK = 16  # tokens of vLLM's KV block
 DRAM_GIB = 16
 DISK_DRAM_BYTES = 4_000_000_000
-SMALL_KV = 5_242_880_000  # 40,000 tokens of Llama 3.1 8B
+KV_TOKEN_BYTES = 131_072  # of Llama 3.1 8B in bf16
+SMALL_KV = 40_000 * KV_TOKEN_BYTES
 LLAMA_8B, LLAMA_1B = CONFIGS["llama-3.1-8b"], LLAMA | {
     "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32,
     "num_key_value_heads": 8, "head_dim": 64, "tie_word_embeddings": True,

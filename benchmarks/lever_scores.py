@@ -162,8 +162,11 @@ def boundaries(rows: Iterable[Row]) -> list[Row]:
 
 
 def sums_of_boundaries(made: Sequence[Row]) -> Row:
-    """Return how many series there are, how many turn, and of these how many turn at the same step or one beside it."""
-    turning = [row for row in made if any(0 < place < row["points"] for place in (row["measured"], *row["predicted"]))]
+    """Return how many series turn, measured or predicted, or pay on one side alone; and how near the turns are."""
+    turning = [
+        row for row in made
+        if any(row["steps"]) or any(0 < place < row["points"] for place in (row["measured"], *row["predicted"]))
+    ]  # fmt: skip
     found: Row = {"series": len(made), "turning": len(turning), "measured_to_turn": 0}
     found["measured_to_turn"] = sum(0 < row["measured"] < row["points"] for row in turning)
     for place, side in enumerate(SIDES):

@@ -44,9 +44,27 @@ def test_on_the_same_replicas_every_memory_more_hits_more(tokonomics: Call) -> N
             "prefix_cache"
         ]["rows"]
     )
-    assert 0 == none < gpu < aware < dram < ssd
+    assert 0 == none < gpu < aware < dram < both
+    # Alone, the disk keeps only what it can write from a small buffer in time.
+    assert aware < ssd
     # What is fetched from where moves arrivals at the engine by milliseconds, and with them who finds what.
     assert ssd <= 1.02 * both
+
+
+def test_a_disk_too_slow_to_help_is_said_to_cost_and_from_which_speed_it_would_not(tokonomics: Call) -> None:
+    """Each conversation is on the GPU no more when it goes on; a quarter of the disk's speed is computing's."""
+    load = ("--sessions", "4,think=60", "--requests", "300", "--rate", "2", "--input", "2000", "--output", "100")
+    asked = ("cache", "llama-3.1-8b", "--gpu", "L40S", *load, "--tiers", "dram=30@0,ssd=900:0.3@0")
+    rows = answer(tokonomics, *asked)["prefix_cache"]["rows"]
+    bare, both = (next(row for row in rows if len(row["setting"]["tiers"]) == many and row["setting"]["prefix_cache"])
+                  for many in (0, 2))  # fmt: skip
+    disk = both["tier_hits"][1]
+    needed = 0.3e9 * disk["busy_s"] / disk["compute_s"]
+    assert disk["quicker_from_bytes_per_s"] == pytest.approx(needed)
+    times = both["ttft_s"]["mean"] / bare["ttft_s"]["mean"]
+    assert times > 1
+    said = " ".join(tokonomics(*asked).stdout.split())
+    assert f"costs, first tokens {times:.3g} times as late on average: below {needed / 1e9:.3g} GB/s into a GPU" in said
 
 
 def test_prompts_alone_are_enough(tokonomics: Call, tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def test_a_tier_follows_the_hardware_it_is_served_on() -> None:
         end = _turned(order, start)
         assert isinstance(end, Setup)
         (memory,) = end.memories()
-        assert memory.tier.bytes_per_s == pytest.approx(0.87 * find_gpu("H100").pcie_bytes_per_s)
+        assert memory.tier.bytes_per_s == pytest.approx(36.6 / 64 * find_gpu("H100").pcie_bytes_per_s)
 
 
 def test_host_memory_is_what_the_bought_machine_has_left_for_each_replica() -> None:

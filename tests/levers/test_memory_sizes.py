@@ -14,6 +14,7 @@ from tokonomics.errors import BadInput
 from tokonomics.levers.memory_sizes import MemoryAnswer, Tried, Worth, sizes_gb, try_sizes, verdict_on
 from tokonomics.levers.prefix_cache import PrefixCacheLever, prefix_cache_lever
 from tokonomics.money.cache_tiers import DRAM_USD_PER_GB_HOUR, parse_tiers
+from tokonomics.physics.steptime import step_model
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
@@ -112,6 +113,8 @@ def test_a_memory_pays_from_the_load_that_frees_a_replica_or_from_the_share_that
     assert never.pays_from_share == pytest.approx(0.3 * 9.0 / (0.25 * 5.25))
     kept = verdict_on("ssd", [cheap], 4, USD, pays=True)
     assert (kept.pays, kept.pays_from_load, kept.pays_from_share) == (True, None, None)
+    late = verdict_on("ssd", [dear._replace(quicker_from_bytes_per_s=5.2e9)], 4, USD, pays=False)
+    assert (never.quicker_from_bytes_per_s, late.quicker_from_bytes_per_s) == (None, 5.2e9)
     nothing = verdict_on("ssd", [idle], 4, USD, pays=False)
     assert (nothing.pays_from_load, nothing.pays_from_share) == (None, None)
 
@@ -158,6 +161,17 @@ def test_what_is_kept_follows_its_price(cycle: Trace) -> None:
     _, machine = asked(cycle, "dram=auto", machine_gb=1e4)
     assert machine.keep == answer.keep
     assert {size.usd_per_hour["dram"] for size in machine.sizes} == {0.0}
+
+
+def test_a_disk_that_is_read_more_slowly_than_prompts_are_computed_is_said_to_be() -> None:
+    """Prompts of 2.1 GB four times in turn, 36 s apart, on a disk that reads them in 4.3 s: no queue, and no gain."""
+    _, answer = asked(in_turn(40, 160, 1.1), "ssd=auto:0.5/9@0")
+    (verdict,) = answer.verdicts
+    chunk = on().limits.max_batched_tokens
+    prompt_s = 2 * float(step_model(on()).prefill(chunk, 0))  # in full chunks of half a prompt, each at the start
+    assert chunk == 8192
+    assert verdict.quicker_from_bytes_per_s
+    assert 0.5e9 < verdict.quicker_from_bytes_per_s == pytest.approx(16_384 * KV / prompt_s, rel=0.05)
 
 
 def test_in_a_closed_loop_a_memory_without_limit_finds_all_that_was_said_before() -> None:

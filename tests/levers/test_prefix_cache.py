@@ -1,7 +1,11 @@
 """Prefix caching and the memories behind the GPU: laws that hold on any trace, and figures worked out by hand."""
 
+import gzip
+import json
+import statistics
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -111,7 +115,8 @@ def test_a_larger_cache_or_a_longer_time_never_finds_less_and_never_more_than_wa
 def test_a_time_to_live_counts_from_the_last_use() -> None:
     blocks = blocks_of([[0], [0], [0]], 4)
     prompts = np.array([4, 4, 4], np.int32)
-    hits, held = reuse_within(blocks, prompts, np.array([0.0, 8.0, 16.0]), None, 10.0)
+    hits, held, unwritten = reuse_within(blocks, prompts, np.array([0.0, 8.0, 16.0]), None, 10.0)
+    assert unwritten == 0
     assert hits.tolist() == [0, 4, 4]
     assert held == 1
     assert reuse_within(blocks, prompts, np.array([0.0, 11.0, 16.0]), None, 10.0)[0].tolist() == [0, 0, 4]
@@ -216,7 +221,8 @@ def test_tiers_find_more_and_cost_no_latency(deployment: Deployment, conversatio
     tiers = parse_tiers("dram=400", deployment)
     with_tier, hits = serve(Setup(deployment, load_of_requests(conversations), tiers=tiers), 1)
     before, after = outcome(plain), outcome(with_tier)
-    assert 0 < hits[0].tokens <= hits[0].available_tokens
+    assert hits[0].tokens > 0
+    assert hits[0].unwritten_tokens == 0
     assert before.cached_tokens < after.cached_tokens <= after.input_tokens
     assert (with_tier.served.cached_tokens <= conversations.input_tokens).all()
     assert after.completed == before.completed
@@ -238,6 +244,66 @@ def test_fetches_of_one_link_follow_each_other(deployment: Deployment, conversat
         else:
             assert delay_s == 0
     assert hits[0].busy_s == pytest.approx(float(takes.sum()))
+
+
+def test_a_tier_is_fetched_from_even_where_computing_is_quicker(deployment: Deployment, conversations: Trace) -> None:
+    """An engine does not ask what a fetch costs: slow or fast, it takes what is there."""
+    plain, _ = serve(Setup(deployment, load_of_requests(conversations)), 1)
+    fast, slow = (Tier(name="t", size_bytes=4e11, bytes_per_s=speed) for speed in (36e9, 0.9e9))
+    (_, (quick,)), (fetches, (late,)) = (plan_fetches(plain, (tier,)) for tier in (fast, slow))
+    assert quick.quicker_from_bytes_per_s is None
+    assert quick.tokens == late.tokens > 0
+    assert late.busy_s == pytest.approx(40 * quick.busy_s) == pytest.approx(late.tokens * 131_072 / 0.9e9)
+    at = plain.served.cached_tokens.astype(np.int64)
+    at = np.minimum(at, (conversations.input_tokens.astype(np.int64) - 1) // 16 * 16)
+    gains = fetches.tokens - at
+    chunk = deployment.limits.max_batched_tokens
+    computing = sum(
+        float(step_model(deployment).prefill(chunk, int(past))) * gain / chunk
+        for past, gain in zip(at.tolist(), gains.tolist(), strict=True)
+        if gain
+    )
+    assert late.compute_s == pytest.approx(computing)
+    assert late.busy_s > computing
+    assert late.quicker_from_bytes_per_s == pytest.approx(late.tokens * 131_072 / computing)
+
+
+def test_a_tier_behind_host_memory_is_looked_up_for_a_step_and_written_in_time_or_never(
+    deployment: Deployment, conversations: Trace
+) -> None:
+    plain, _ = serve(Setup(deployment, load_of_requests(conversations)), 1)
+    host, disk = parse_tiers("dram=20,ssd=2000:6/30", deployment)
+    _, (_, keeps_up) = plan_fetches(plain, (host.tier, disk.tier))
+    slow = disk.at(6, 0.05).tier
+    fetches, (first, lags) = plan_fetches(plain, (host.tier, slow))
+    assert first.unwritten_tokens == keeps_up.unwritten_tokens == 0
+    assert 0 < lags.unwritten_tokens < conversations.input_tokens.sum()
+    assert lags.tokens < keeps_up.tokens
+    step_s = plain.replicas["busy_s"].sum() / plain.replicas["steps"].sum()
+    assert fetches.delay_s.min() == pytest.approx(step_s)
+
+
+def test_the_speed_of_host_memory_is_what_a_server_reached(deployment: Deployment) -> None:
+    file = Path(__file__).parents[2] / "benchmarks" / "data" / "vllm_h200_levers.json.gz"
+    measured = json.loads(gzip.decompress(file.read_bytes()))["measured"]
+    speeds = [
+        load["loaded bytes/s"] for name, load in measured.items() if name[:4] == "dram" and "loaded bytes/s" in load
+    ]
+    assert len(speeds) == 10
+    assert on("llama-3.1-8b", "H200").gpu.pcie_bytes_per_s == 64e9
+    speed = parse_tiers("dram=1", on("llama-3.1-8b", "H200"))[0].tier.bytes_per_s
+    assert speed == pytest.approx(statistics.median(speeds), rel=1e-3)
+
+
+def test_speeds_that_the_user_knows_count(deployment: Deployment) -> None:
+    tiers = {text: parse_tiers(text, deployment)[0] for text in ("ssd=9", "ssd=9:2.7", "ssd=9:2.7/1.6@0", "dram=9:24")}
+    ssd, same, both, dram = tiers.values()
+    assert (ssd.tier.bytes_per_s, ssd.tier.write_bytes_per_s) == (6.9e9, 3.5e9)
+    assert (same.tier.bytes_per_s, same.tier.write_bytes_per_s) == (2.7e9, 2.7e9)
+    assert (both.tier.bytes_per_s, both.tier.write_bytes_per_s, both.usd_per_gb_hour) == (2.7e9, 1.6e9, 0)
+    assert (dram.tier.bytes_per_s, dram.tier.write_bytes_per_s) == (24e9, None)
+    assert both.speed_from == "as given"
+    assert both.tier.size_bytes == 9e9
 
 
 def test_fetching_nothing_changes_nothing(deployment: Deployment, conversations: Trace) -> None:
@@ -323,7 +389,23 @@ def test_a_trace_without_blocks_is_refused(deployment: Deployment) -> None:
         prefix_cache_lever(deployment, plain, lambda count: USD)
 
 
-@pytest.mark.parametrize("text", ["dram", "dram=0", "dram=x", "dram=1,dram=2", "dram=1@-1", "drm=4", "dram=nan"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dram",
+        "dram=0",
+        "dram=x",
+        "dram=1,dram=2",
+        "dram=1@-1",
+        "drm=4",
+        "dram=nan",
+        "ssd=1:",
+        "ssd=1:0",
+        "ssd=1:2/0",
+        "ssd=1:x",
+        "dram=1:2/3",
+    ],
+)
 def test_tiers_that_are_none_are_refused(text: str, deployment: Deployment) -> None:
     with pytest.raises(BadInput) as refused:
         parse_tiers(text, deployment)

@@ -136,6 +136,14 @@ def test_the_page_shows_every_recorded_cell_and_the_sums() -> None:
     assert f"| **{total['cells']}** | **{total['saving']}** | **{total['before']['right']}** |" in PAGE
 
 
+def test_the_shares_that_the_page_names_for_a_disk_are_recorded() -> None:
+    found = {row["load"]: row["measured"] for row in RECORD["hits"]}
+    with_disk, without = (found[f"{server}: 80 beginnings, 2 users"] for server in ("disk", "small"))
+    assert (
+        f"2 users found {with_disk * 100:.0f} % of their prompts with it and\n{without * 100:.0f} % without it" in PAGE
+    )
+
+
 def test_dollars_are_the_time_of_a_token_at_the_price_of_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKONOMICS_TODAY", (ROOT / "docs" / "as-of.txt").read_text(encoding="utf-8").strip())
     monkeypatch.syspath_prepend(str(ROOT / "docs"))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.there import there
 
-from tokonomics.traffic.prefix_reuse import found_by_size, reuse
+from tokonomics.traffic.prefix_reuse import SlowWrites, found_by_size, reuse, reuse_within
 from tokonomics.traffic.readers import open_trace
 from tokonomics.traffic.trace import PrefixBlocks
 
@@ -63,6 +63,88 @@ def test_the_replay_equals_a_dictionary(lists: list[list[int]], own: list[int], 
     for room in (capacity, None):
         seen = reuse(blocks_of(lists, 8), np.array(tokens, np.int32), room)
         assert seen.tolist() == by_dictionary(lists, tokens, 8, room)
+
+
+def written_by_hand(
+    lists: list[list[int]], tokens: list[int], times: list[float], links: list[int], slow: tuple[float, int, int, float]
+) -> tuple[list[int], int]:
+    """The tokens found, and the blocks lost, with a queue of whole blocks a writer takes from one by one."""
+    block_s, front, chunk, computing_s = slow
+    stored: set[object] = set()
+    waiting, crowded, now = dict.fromkeys(links, 0.0), dict.fromkeys(links, False), dict.fromkeys(links, 0.0)
+    found, lost = [], 0
+    for request, (ids, prompt, at_s, link) in enumerate(zip(lists, tokens, times, links, strict=True)):
+        waiting[link] = max(waiting[link] - (at_s - now[link]) / block_s, 0.0)
+        now[link] = at_s
+        leading = 0
+        while leading < min(len(ids), prompt // 8) and ids[leading] in stored:
+            leading += 1
+        room = front - waiting[link]
+        if crowded[link]:
+            leading = 0
+        while leading > room and leading % chunk:
+            leading -= 1
+        while leading > max(room, 0):
+            leading -= chunk
+        found.append(leading * 8)
+        own = [(request, place) for place in range(-(-max(prompt - 8 * len(ids), 0) // 8))]
+        new = [block for block in [*ids, *own] if block not in stored]
+        room += computing_s / block_s
+        keeps = len(new)
+        if keeps > room:
+            keeps = max(whole for whole in range(0, len(new) + chunk, chunk) if whole <= max(room, 0))
+        stored |= set(new[:keeps])
+        waiting[link] += keeps
+        crowded[link] = keeps < len(new)
+        lost += len(new) - keeps
+    return found, lost
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    lists=chains(),
+    own=st.lists(st.integers(0, 40), min_size=31, max_size=31),
+    gaps=st.lists(st.integers(0, 9), min_size=31, max_size=31),
+    front=st.integers(0, 12),
+    chunk=st.integers(1, 4),
+    replicas=st.integers(1, 2),
+    computing_s=st.sampled_from([0.0, 2.0]),
+)
+def test_what_comes_faster_than_it_is_written_is_not_there_later(
+    lists: list[list[int]], own: list[int], gaps: list[int], front: int, chunk: int, replicas: int, computing_s: float
+) -> None:
+    tokens = [8 * len(ids) + more + 1 for ids, more in zip(lists, own, strict=False)]
+    times = np.cumsum(gaps[: len(lists)]).astype(float)
+    links = [place % replicas for place in range(len(lists))]
+    writes = SlowWrites(
+        block_s=1.0,
+        front_blocks=front,
+        chunk_blocks=chunk,
+        link=np.array(links, np.int32),
+        have=np.zeros(len(lists), np.int64),
+        computing_s=np.full(len(lists), computing_s),
+    )
+    made = reuse_within(blocks_of(lists, 8), np.array(tokens, np.int32), times, writes=writes)
+    found, lost = written_by_hand(lists, tokens, times.tolist(), links, (1.0, front, chunk, computing_s))
+    assert made.tokens.tolist() == found
+    assert made.unwritten_blocks == lost
+
+
+def test_a_slow_cache_by_hand() -> None:
+    """Two blocks a second into a room of eight: of three prompts of four blocks at once, the third is lost."""
+    lists = blocks_of([[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [8, 9, 10, 11], [0, 1, 2, 3], [0, 1, 2, 3]], 16)
+    prompts, times = np.full(6, 65, np.int32), np.array([0.0, 0.0, 0.0, 9.0, 9.0, 9.1])
+    nothing = np.zeros(6, np.int32)
+    # A prompt has one token after its four blocks: a fifth block of its own.
+    writes = SlowWrites(0.5, 10, 5, nothing, nothing, nothing)
+    made = reuse_within(lists, prompts, times, writes=writes)
+    assert made.tokens.tolist() == [0, 0, 0, 0, 64, 64]
+    assert made.unwritten_blocks == 5
+    # A faster memory that has two of the four blocks leaves two to read, which fit where four do not.
+    lists, times = blocks_of([[0, 1, 2, 3], [4, 5, 6, 7], [0, 1, 2, 3]], 16), np.array([0.0, 9.0, 9.0])
+    for have, found in ((0, 0), (2, 64)):
+        writes = SlowWrites(0.5, 6, 6, nothing[:3], np.array([0, 0, have]), nothing[:3])
+        assert reuse_within(lists, np.full(3, 64, np.int32), times, writes=writes).tokens.tolist() == [0, 0, found]
 
 
 @settings(deadline=None, max_examples=40)

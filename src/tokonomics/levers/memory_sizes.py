@@ -57,6 +57,8 @@ class MemoryVerdict(Noun):
     memory costs and as large a share is found; None: it pays now, or at no load."""
     pays_from_share: float | None
     """The share of prompt tokens it would have to find for its price; None: what it finds is worth it, or nothing."""
+    quicker_from_bytes_per_s: float | None
+    """The speed into a GPU from which what it finds is quicker to fetch than to compute; None: it is."""
 
 
 class MemoryAnswer(Noun):
@@ -130,6 +132,7 @@ class Worth(NamedTuple):
     found_share: float
     freed_replicas: float
     usd_per_hour: float
+    quicker_from_bytes_per_s: float | None = None
 
 
 def verdict_on(
@@ -310,7 +313,8 @@ class MemorySearch:
         """Return what a memory adds to others, by replay."""
         more, less = (self._found(served, memories) for memories in (self.joined(price, gigabytes, others), others))
         usd = price.sized(gigabytes).line(replicas, self.compared.machine_gb(replicas)).usd
-        return Worth(gigabytes * BYTES_PER_GB, max(0.0, more[0] - less[0]), max(0.0, more[1] - less[1]), usd)
+        found, freed = max(0.0, more.share - less.share), max(0.0, more.freed - less.freed)
+        return Worth(gigabytes * BYTES_PER_GB, found, freed, usd, more.quicker_from.get(price.tier.name))
 
     @cached_property
     def _prompt_replicas(self) -> float:
@@ -318,14 +322,21 @@ class MemorySearch:
         whole_s, computed_s = prompts_take_s(self.simulation)
         return self.base.prefill_replicas * whole_s / computed_s if computed_s else 0.0
 
-    def _found(self, served: Simulation, memories: Memories) -> tuple[float, float]:
-        """Return the share of the prompt tokens that memories find, and the replicas' time that they free."""
+    def _found(self, served: Simulation, memories: Memories) -> "_Found":
+        """Return what memories find, together."""
         if not memories:
-            return 0.0, 0.0
+            return _Found(0.0, 0.0, {})
         _, hits = plan_fetches(served, tuple(price.tier for price in memories))
         asked = int(served.trace.input_tokens.sum(dtype=np.int64))
         freed = sum(hit.saved_share for hit in hits) * self._prompt_replicas
-        return sum(hit.tokens for hit in hits) / asked, freed
+        slow = {hit.name: hit.quicker_from_bytes_per_s for hit in hits}
+        return _Found(sum(hit.tokens for hit in hits) / asked, freed, slow)
+
+
+class _Found(NamedTuple):
+    share: float  # of the prompt tokens
+    freed: float  # the replicas' time that this frees
+    quicker_from: dict[str, float | None]  # by memory: the speed from which its fetches are quicker than computing
 
 
 def _without(memories: Memories, price: TierPrice) -> Memories:

@@ -18,9 +18,10 @@ from tokonomics.serving.tiers import Tier, break_even_position, compute_s, fetch
 from tokonomics.types import Badge, Noun, today
 from tokonomics.units import BYTES_PER_GB, GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
 
-PCIE_SHARE = 0.87
-"""Share of the link's nominal rate that a copy from pinned host memory reaches: 55.5 of 64 GB/s, an H200 on PCIe 5.0
-x16, copies of 4 GiB, measured 2026-11-15 (48.5 GB/s in copies of 1 MiB; 24 GB/s from memory that is not pinned)."""
+PCIE_SHARE = 36.6 / 64
+"""Share of the link's nominal rate at which an engine brings KV from host memory to a GPU: vLLM 0.26's native offload
+loaded at 33 to 43 GB/s, 36.6 in the median of ten loads, on an H200 with PCIe 5.0 x16, 2026-11-19
+(benchmarks/data/vllm_h200_levers.json.gz); one copy of 4 GiB from pinned memory there reaches 55.5 GB/s."""
 DRAM_USD_PER_GB_HOUR = (1.5392 - 1.3232) / (64 * GIB / BYTES_PER_GB)
 """AWS us-east-1, on demand, 2026-08-22 (offers.csv): gr6.4xlarge and g6.4xlarge differ only in 64 GiB of memory."""
 DRAM_PRICE_DATE = date(2026, 8, 22)
@@ -30,6 +31,7 @@ eight GPUs usually come with local disks that are paid for already: then it is 0
 SSD_PRICE_DATE: date | None = None
 """The page has no date and the day of reading was not recorded, so the price is marked as old."""
 SSD_BYTES_PER_S = 6.9e9  # one PCIe 4.0 x4 drive for each GPU: Samsung PM9A3, sequential read (data sheet, 2021)
+SSD_WRITE_BYTES_PER_S = 3.5e9  # the same drive, sequential write, U.2 (as announced, heise.de 2020-05)
 REMOTE_BYTES_PER_S = 12.5e9
 """A port of 100 Gbit/s for each GPU, at its line rate; Mooncake reports 87 GB/s from 4 × 200 Gbit/s, 87 % of theirs."""
 
@@ -51,6 +53,14 @@ class TierPrice(Noun):
         """Return the tier with this many gigabytes."""
         tier = self.tier.model_copy(update={"size_bytes": gigabytes * BYTES_PER_GB})
         return self.model_copy(update={"tier": tier, "is_sized": True})
+
+    def at(self, reads_gb_s: float, writes_gb_s: float) -> "TierPrice":
+        """Return the tier with speeds that the user knows."""
+        speeds = {"bytes_per_s": reads_gb_s * BYTES_PER_GB}
+        if self.tier.write_bytes_per_s is not None:
+            speeds["write_bytes_per_s"] = writes_gb_s * BYTES_PER_GB
+        told = {"speed_from": "as given", "speed_badge": Badge.assumed}
+        return self.model_copy(update={"tier": self.tier.model_copy(update=speeds), **told})
 
     def line(self, replicas: float, machine_gb: float = 0.0) -> CostLine:
         """Return what it costs for some replicas whose machines have this many GB left for each."""
@@ -99,7 +109,10 @@ def break_even(
 
 
 TIER_NAMES = ("dram", "ssd", "remote")
-TIERS_HELP = "Write such as dram=200,ssd=2000: GB for each replica (remote: for all); @ sets $/GB-hour: ssd=2000@0."
+TIERS_HELP = (
+    "Write such as dram=200,ssd=2000: GB for each replica (remote: for all); : sets GB/s into each GPU, / those of "
+    "writing, @ $/GB-hour: ssd=2000:2.7/1.6@0."
+)
 AUTO = "auto"  # asks for the size that pays
 AUTO_TIERS = f"dram={AUTO},ssd={AUTO}"
 
@@ -107,8 +120,9 @@ AUTO_TIERS = f"dram={AUTO},ssd={AUTO}"
 def parse_tiers(
     text: str, deployment: Deployment, ttl_s: float | None = None, on: date | None = None, *, auto: bool = False
 ) -> tuple[TierPrice, ...]:
-    """Read ``dram=200,ssd=2000@0,remote=5000``: gigabytes and, if not ours, the price per gigabyte-hour.
+    """Read ``dram=200,ssd=2000:2.7/1.6@0``: gigabytes and, if not ours, the speeds and the price per gigabyte-hour.
 
+    Speeds are in GB/s, of reading and of writing; one alone is both. Host memory is only read from at its speed.
     Where ``auto`` sizes are allowed, such tiers are returned unsized (``TierPrice.is_sized``). Whether a price is old
     is judged on the given day, or today.
     """
@@ -120,17 +134,22 @@ def parse_tiers(
         if name not in TIER_NAMES:
             fix = f"{did_you_mean(name, TIER_NAMES, 1) or ''} {TIERS_HELP}".lstrip()
             raise BadInput(f"'{shorten(name)}' is no tier", field="tiers", fix=fix)
-        gigabytes, at, price = size.partition("@")
+        amount, at, price = size.partition("@")
+        gigabytes, told, speeds = amount.partition(":")
+        reads, split, writes = speeds.partition("/")
         open_size = auto and name != "remote" and gigabytes.strip() == AUTO
         try:
             gb, usd = 1.0 if open_size else float(gigabytes), float(price) if at else None
+            own = (float(reads), float(writes if split else reads)) if told else None
         except ValueError:
-            gb, usd = -1.0, None
-        if not 0 < gb <= 1e9 or (usd is not None and not 0 <= usd <= 1e3):
+            gb, usd, own = -1.0, None, None
+        fits = all(0 < speed <= 1e4 for speed in own or ()) and not (split and name == "dram")
+        if not 0 < gb <= 1e9 or (usd is not None and not 0 <= usd <= 1e3) or not fits:
             raise BadInput(f"'{shorten(part.strip())}' is no size above 0", field="tiers", fix=TIERS_HELP)
         if name in tiers:
             raise BadInput(f"{name} is given twice", field="tiers", fix=TIERS_HELP)
         memory = _tier(name, gb, usd, deployment, ttl_s, on or today())
+        memory = memory.at(*own) if own else memory
         tiers[name] = memory.model_copy(update={"is_sized": not open_size})
     return tuple(tiers[name] for name in TIER_NAMES if name in tiers)
 
@@ -139,14 +158,23 @@ def _tier(name: str, gb: float, usd: float | None, deployment: Deployment, ttl_s
     pcie = deployment.gpu.pcie_bytes_per_s * PCIE_SHARE
     ssd, remote, dram_usd = min(SSD_BYTES_PER_S, pcie), min(REMOTE_BYTES_PER_S, pcie), DRAM_USD_PER_GB_HOUR
     known: dict[str, tuple[float, float, Badge, str, str, date | None]] = {
-        "dram": (pcie, dram_usd, Badge.measured, "PCIe × 0.87, measured on an H200", "AWS gr6 − g6", DRAM_PRICE_DATE),
+        "dram": (pcie, dram_usd, Badge.measured, f"PCIe × {PCIE_SHARE:.2f}, measured on an H200", "AWS gr6 − g6",
+                 DRAM_PRICE_DATE),
         "ssd": (ssd, SSD_USD_PER_GB_HOUR, Badge.quoted, "one PCIe 4.0 drive a GPU", "Google Cloud Local SSD",
                 SSD_PRICE_DATE),
         "remote": (remote, dram_usd, Badge.assumed, "100 Gbit/s a GPU", "as DRAM", DRAM_PRICE_DATE),
     }  # fmt: skip
+    writes = {"dram": None, "ssd": min(SSD_WRITE_BYTES_PER_S, pcie), "remote": remote}
     speed, usd_known, badge, speed_from, price_from, quoted = known[name]
     return TierPrice(
-        tier=Tier(name=name, size_bytes=gb * BYTES_PER_GB, bytes_per_s=speed, shared=name == "remote", ttl_s=ttl_s),
+        tier=Tier(
+            name=name,
+            size_bytes=gb * BYTES_PER_GB,
+            bytes_per_s=speed,
+            write_bytes_per_s=writes[name],
+            shared=name == "remote",
+            ttl_s=ttl_s,
+        ),
         usd_per_gb_hour=usd_known if usd is None else usd,
         speed_from=speed_from,
         speed_badge=badge,

@@ -522,7 +522,8 @@ class Drafting(Request, about=About.CHANGES):
 
 class TierInputs(Request, about=About.HARDWARE):
     tiers: Text | None = declared(
-        "Memories behind the GPU, GB a replica (remote: for all): dram=200,ssd=2000@0; @ is $/GB-hour.",
+        "Memories behind the GPU, GB a replica (remote: for all): dram=200,ssd=2000:2.7/1.6@0; : is GB/s into a GPU "
+        "(/ written), @ $/GB-hour.",
         without="what machines have left; cache: dram=auto,ssd=auto, the sizes that pay",
         example="dram=200,ssd=2000",
     )

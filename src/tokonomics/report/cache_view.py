@@ -17,7 +17,7 @@ from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.shared_view import short_run, turns_side_by_side
 from tokonomics.report.wording import duration_text, hourly_text, marked_old, percent_text, time_text, usd_text
-from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
+from tokonomics.units import BYTES_PER_GB, count, gigabytes, percent, plural, seconds, usd
 
 _NOTHING = 0.002  # of a bill or a replica: a smaller change between two simulations is chance
 
@@ -48,6 +48,7 @@ def _prefix(lever: PrefixCacheLever, price_from: str | None, made_up: bool) -> b
         *(_kept(lever, lever.memory) if lever.memory and lever.best else ()),
         _figures(rows[0], rows[-1 if best is None else best]),
         *(blocks.hint(f"{row.setting.name.strip(' +')}: {row.breaks}") for row in rows if row.breaks),
+        *(_slow_memories(rows) if lever.memory is None else ()),
         _advice(lever, rows[0], rows[-1 if best is None else best]),
     )
     own = all(row.replicas == row.needs or row.needs is None for row in rows)
@@ -114,12 +115,14 @@ def _kept(lever: PrefixCacheLever, memory: MemoryAnswer) -> Iterable[blocks.Line
 def _verdict(verdict: MemoryVerdict) -> str:
     name = f"{gigabytes(verdict.size_bytes)} of {_MEMORIES[verdict.name]}"
     if verdict.freed_replicas < _NOTHING and not verdict.pays:
-        return f"{name} adds nothing that is quicker to fetch than to compute."
+        return f"{name} finds nothing more."
     price = f"for {usd(verdict.usd_per_hour)} an hour" if verdict.usd_per_hour else "at no cost"
     frees = f"{verdict.freed_replicas:.2g} replicas' time"
     does = f"it finds {percent(verdict.found_share)} of the prompt tokens and frees {frees} {price}"
     if verdict.pays:
         return f"{name} {'pays' if verdict.usd_per_hour else 'helps'}: {does}."
+    if slow := verdict.quicker_from_bytes_per_s:
+        return f"{name} does not pay: {_slow(slow)}; {does}."
     if verdict.pays_from_load:
         load = f"{verdict.pays_from_load:,.3g} times this load"
         return f"{name} saves no replica: {does}, a whole replica at {load} if as much is found."
@@ -127,6 +130,30 @@ def _verdict(verdict: MemoryVerdict) -> str:
         return f"{name} frees no whole replica without later answers: {does}."
     least = f"find {percent(verdict.pays_from_share)}" if verdict.pays_from_share <= 1 else "find more than all of them"
     return f"{name} does not pay: {does}; it would have to {least}."
+
+
+def _slow(needed: float) -> str:
+    return f"below {needed / BYTES_PER_GB:.3g} GB/s into a GPU, what it finds takes longer to fetch than to compute"
+
+
+def _slow_memories(rows: Sequence[CacheRow]) -> Iterable[blocks.Line]:
+    """Say which memories cost time, from which speed they would not, and what is lost as one is written too slowly."""
+    for row in rows:
+        for hit in row.tier_hits:
+            name, times = row.setting.name.strip(" +"), _times_later(row, rows)
+            if hit.quicker_from_bytes_per_s and times > 1:
+                later = f"first tokens {times:.3g} times as late on average"
+                yield blocks.hint(f"{name} costs, {later}: {_slow(hit.quicker_from_bytes_per_s)} ({hit.name}).")
+            if hit.unwritten_tokens:
+                lost = f"{count(hit.unwritten_tokens)} prompt tokens"
+                yield blocks.hint(f"{name}: {lost} come faster than {hit.name} is written, and are not kept there.")
+
+
+def _times_later(row: CacheRow, rows: Sequence[CacheRow]) -> float:
+    """Return the mean TTFT over that of the same setting without memories, each on the replicas that it needs."""
+    plain = row.setting.model_copy(update={"tiers": (), "name": ""})
+    bare = [one for one in rows if one.setting.model_copy(update={"name": ""}) == plain]
+    return (row.ttft_s.mean or 0.0) / bare[0].ttft_s.mean if bare and bare[0].ttft_s.mean else 1.0
 
 
 def _working_set(lever: PrefixCacheLever, memory: MemoryAnswer) -> str:

@@ -183,7 +183,7 @@ def tiers_text(tiers: str) -> str:
     said = []
     for part in tiers.split(","):
         name, _, rest = part.strip().partition("=")
-        said.append(f"{float(rest.partition('@')[0]):,.0f} GB of {_TIERS.get(name.lower(), name)}")
+        said.append(f"{float(rest.partition('@')[0].partition(':')[0]):,.0f} GB of {_TIERS.get(name.lower(), name)}")
     return " and ".join(said)
 
 

@@ -2,9 +2,15 @@
 
 Every tier keeps a copy of all computed KV (write-through, as LMCache and SGLang's HiCache do) and evicts the least
 recently used, so its hits are those of the trace replayed through a cache of its size: one for each replica, or one for
-all if the tier is shared. What a faster memory does not have is fetched from the next one, if that is quicker than
-computing it: bytes ÷ bandwidth against the physics of a prompt chunk at that position. Fetches of a replica follow each
-other on its link; a request joins the queue when its own is complete.
+all if the tier is shared. Engines fetch whatever a tier has, even where computing it is quicker: vLLM 0.26 (a grid of
+loads on an H200, benchmarks/data/vllm_h200_levers.json.gz, 2026-11-19), LMCache (its issue 3641 asks for a way to
+recompute instead) and HiCache from 256 tokens on (its design page). Fetches of a replica follow each other on its link;
+a request joins the queue when its own is complete.
+
+A tier behind host memory is written from there, at its own speed. KV that comes faster waits in host memory; what does
+not fit there is dropped, and while some waits for room nothing is fetched, as that takes room too: the same servers
+stored 39 of 61 GB, and fetched next to nothing meanwhile. Such a tier is looked up beside the engine, so each request
+waits for one more step.
 
 The replica of a request, and what it finds on its GPU, come from a simulation without the tiers. It errs both ways: a
 fetch begins at arrival and not when its turn comes (too fast under load), a block may be found in a tier before it has
@@ -25,11 +31,13 @@ from tokonomics.physics.memory import kv_budget_bytes, layer_kv_bytes
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.simulator import Simulation
 from tokonomics.serving.state import Fetches
-from tokonomics.traffic.prefix_reuse import FoundBySize, found_by_size, reuse_within
-from tokonomics.traffic.trace import Counts, Floats, PrefixBlocks
+from tokonomics.traffic.prefix_reuse import FoundBySize, Replayed, SlowWrites, found_by_size, reuse_within
+from tokonomics.traffic.trace import Floats, PrefixBlocks
 from tokonomics.types import Noun
 
 _GRID = 512  # positions at which computing and fetching are compared
+STAGING_BYTES = 5e9
+"""Host memory of each GPU's worker in front of a disk, if no other is given: LMCache's ``max_local_cpu_size``."""
 
 
 class Tier(Noun):
@@ -39,6 +47,8 @@ class Tier(Noun):
     size_bytes: NonNegativeFloat  # of one replica, or of all together if shared
     bytes_per_s: PositiveFloat
     """Into one GPU; the GPUs of a replica fetch their parts in parallel, each over its own link."""
+    write_bytes_per_s: PositiveFloat | None = None
+    """Likewise, from host memory; None: the tier is host memory, which the GPUs write faster than they compute."""
     shared: bool = False
     ttl_s: PositiveFloat | None = None  # KV unused for this long is dropped; None: only when room is needed
 
@@ -47,11 +57,14 @@ class TierHits(Noun):
     """What a tier gave over a whole trace."""
 
     name: str
-    tokens: int  # prompt tokens fetched from it
-    available_tokens: int  # tokens it had and no faster memory did: the rest was quicker to compute
+    tokens: int  # prompt tokens fetched from it: all that it had and no faster memory did
+    unwritten_tokens: int  # computed, and never stored there: they came faster than it is written
     saved_share: float
     """Of the time that prompts take without any cache, each in full chunks: what fetching these tokens saves."""
+    compute_s: float  # that time
     busy_s: float  # busy time of its links, all replicas together
+    quicker_from_bytes_per_s: float | None
+    """The speed from which these fetches together take less time than computing; None: they do, or there are none."""
     held_bytes: float  # the most it ever held, of one replica, or of all if shared
 
 
@@ -121,7 +134,7 @@ def prompts_take_s(simulation: Simulation) -> tuple[float, float]:
 
 
 def plan_fetches(simulation: Simulation, tiers: tuple[Tier, ...]) -> tuple[Fetches, tuple[TierHits, ...]]:
-    """Return what each request of a simulated trace fetches, fastest tier first."""
+    """Return what each request of a simulated trace fetches, fastest tier first: all that is there."""
     trace, deployment = simulation.trace, simulation.deployment
     if trace.prefix is None:
         raise BadInput("does not say which blocks its prompts share: there is nothing to keep", where=trace.source)
@@ -131,23 +144,25 @@ def plan_fetches(simulation: Simulation, tiers: tuple[Tier, ...]) -> tuple[Fetch
     found = np.minimum(served.cached_tokens.astype(np.int64), most)
     prompts_s, _ = prompts_take_s(simulation)
     delay = np.zeros(len(trace))
+    host_bytes = sum(tier.size_bytes for tier in tiers if tier.write_bytes_per_s is None)
     hits = []
     for tier in sorted(tiers, key=lambda tier: -tier.bytes_per_s):
-        there, held = _there(simulation, trace.prefix, tier)
+        there, held, unwritten = _there(simulation, trace.prefix, tier, host_bytes, found)
         missing = np.where(served.replica >= 0, np.maximum(np.minimum(there, most) - found, 0), 0)
         takes = fetch_s(deployment, tier, missing)
-        computing_s = compute_s(deployment, missing, found)
-        fetched = (missing > 0) & (takes < computing_s)
-        takes = np.where(fetched, takes, 0.0)
-        delay = np.maximum(delay, _delays(trace.arrival_s, takes, served.replica))
-        found = np.where(fetched, found + missing, found)
+        looks_s = 0.0 if tier.write_bytes_per_s is None else mean_step_s(simulation)
+        computing, busy = float(compute_s(deployment, missing, found).sum()), float(takes.sum())
+        delay = np.maximum(delay, looks_s + _delays(trace.arrival_s + looks_s, takes, served.replica))
+        found = found + missing
         hits.append(
             TierHits(
                 name=tier.name,
-                tokens=int(missing[fetched].sum()),
-                available_tokens=int(missing.sum()),
-                saved_share=float(computing_s[fetched].sum()) / prompts_s if prompts_s else 0.0,
-                busy_s=float(takes.sum()),
+                tokens=int(missing.sum()),
+                unwritten_tokens=unwritten * trace.prefix.block_tokens,
+                saved_share=computing / prompts_s if prompts_s else 0.0,
+                compute_s=computing,
+                busy_s=busy,
+                quicker_from_bytes_per_s=tier.bytes_per_s * busy / computing if busy > computing else None,
                 held_bytes=float(held * trace.prefix.block_tokens * kv_bytes_per_token(deployment)),
             )
         )
@@ -157,6 +172,12 @@ def plan_fetches(simulation: Simulation, tiers: tuple[Tier, ...]) -> tuple[Fetch
         as_given = np.argsort(simulation.sent)
         fetches = Fetches(fetches.tokens[as_given], fetches.delay_s[as_given])
     return fetches, tuple(hits)
+
+
+def mean_step_s(simulation: Simulation) -> float:
+    """Return the mean time of an engine step."""
+    steps = int(simulation.replicas["steps"].sum())
+    return float(simulation.replicas["busy_s"].sum()) / steps if steps else 0.0
 
 
 def tiers_of_every_size(simulation: Simulation, *, shared: bool = False) -> FoundBySize:
@@ -169,20 +190,34 @@ def tiers_of_every_size(simulation: Simulation, *, shared: bool = False) -> Foun
     return found_by_size(*((trace.prefix.take(own), trace.input_tokens[own]) for own in groups))
 
 
-def _there(simulation: Simulation, prefix: PrefixBlocks, tier: Tier) -> tuple[Counts, int]:
-    """Return the leading tokens of each prompt that a tier holds, and the most blocks it ever holds."""
-    trace = simulation.trace
-    capacity = int(tier.size_bytes // (prefix.block_tokens * kv_bytes_per_token(simulation.deployment)))
-    if tier.shared:
-        return reuse_within(prefix, trace.input_tokens, trace.arrival_s, capacity, tier.ttl_s)
+def _there(
+    simulation: Simulation, prefix: PrefixBlocks, tier: Tier, host_bytes: float, found: NDArray[np.int64]
+) -> Replayed:
+    """Return what a tier holds of each prompt, behind so much host memory and what was found in faster ones."""
+    trace, deployment = simulation.trace, simulation.deployment
+    block_bytes = prefix.block_tokens * kv_bytes_per_token(deployment)
+    capacity = int(tier.size_bytes // block_bytes)
     there = np.zeros(len(trace), np.int32)
-    most = 0
-    for replica in np.unique(simulation.served.replica):
-        own = np.flatnonzero(simulation.served.replica == replica)
-        part = prefix.take(own)
-        there[own], held = reuse_within(part, trace.input_tokens[own], trace.arrival_s[own], capacity, tier.ttl_s)
-        most = max(most, held)
-    return there, most
+    most = unwritten = 0
+    replica = simulation.served.replica
+    groups = [np.flatnonzero(replica == place) for place in np.unique(replica)]
+    for own in [np.arange(len(trace))] if tier.shared else groups:
+        writes = None
+        if tier.write_bytes_per_s is not None:
+            block = prefix.block_tokens
+            writes = SlowWrites(
+                block_s=block * kv_bytes_per_token_and_gpu(deployment) / tier.write_bytes_per_s,
+                front_blocks=(host_bytes or STAGING_BYTES * deployment.gpus) // block_bytes,
+                chunk_blocks=max(1, deployment.group_limits.max_batched_tokens // block),
+                link=np.maximum(replica[own], 0) if tier.shared else np.zeros(len(own), np.int32),
+                have=found[own] // block,
+                computing_s=compute_s(deployment, np.maximum(trace.input_tokens[own] - found[own], 0), found[own]),
+            )
+        came = trace.input_tokens[own], trace.arrival_s[own]
+        made = reuse_within(prefix.take(own), *came, capacity, tier.ttl_s, writes)
+        there[own] = made.tokens
+        most, unwritten = max(most, made.most_blocks), unwritten + made.unwritten_blocks
+    return Replayed(there, most, unwritten)
 
 
 def _delays(arrival_s: Floats, takes_s: Floats, replica: NDArray[np.int16]) -> Floats:

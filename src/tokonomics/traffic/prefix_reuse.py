@@ -7,6 +7,9 @@ blocks go on into the answer, only those that end within the prompt can be hit. 
 service, and answers take no room unless they are listed. With a time to live, what was last touched longer ago than
 that is gone; being the least recently touched it leaves first anyway, so a longer time never hits less.
 
+A cache that is written slowly has a memory in front, in which blocks wait to be written. What does not fit there is not
+stored, a prompt chunk at a time. What is read passes through the same memory, when no blocks wait for room there.
+
 What a cache of any size finds follows from one pass (Mattson et al., 1970): after each request a cache holds the most
 recently touched blocks up to its size, so a block is found by every cache that is larger than what was touched since.
 """
@@ -23,6 +26,25 @@ from tokonomics.traffic.trace import Counts, Floats, Offsets, PrefixBlocks, Trac
 UNBOUNDED = np.iinfo(np.int64).max
 
 
+class SlowWrites(NamedTuple):
+    """How blocks are written to a cache that is slower than the GPUs compute them."""
+
+    block_s: float  # to write a block
+    front_blocks: float  # the room in front of the cache in which blocks wait to be written
+    chunk_blocks: float  # blocks of a full prompt chunk: only as many whole ones as fit are stored
+    link: Counts  # by request: which of several writers, each with a room of its own
+    have: Offsets  # by request: leading blocks that need not be read, as a faster memory has them
+    computing_s: Floats  # by request: the time over which its blocks come
+
+
+class Replayed(NamedTuple):
+    """What one cache finds and holds."""
+
+    tokens: Counts  # by request: the leading tokens of its prompt that are found
+    most_blocks: int  # held at once
+    unwritten_blocks: int  # that were never stored, as they came faster than they could be written
+
+
 def reuse(prefix: PrefixBlocks, input_tokens: Counts, capacity_blocks: int | None = None) -> Counts:
     """Return the cached tokens of each request; a capacity of None never evicts."""
     return reuse_within(prefix, input_tokens, np.zeros(len(input_tokens)), capacity_blocks)[0]
@@ -34,8 +56,9 @@ def reuse_within(
     arrival_s: Floats,
     capacity_blocks: int | None = None,
     ttl_s: float | None = None,
-) -> tuple[Counts, int]:
-    """Return each request's cached tokens, and the most blocks held at once; unused blocks expire after ``ttl_s``."""
+    writes: SlowWrites | None = None,
+) -> Replayed:
+    """Return what a cache finds; unused blocks expire after ``ttl_s``, and without ``writes`` all are stored."""
     capacity = UNBOUNDED if capacity_blocks is None else max(capacity_blocks, 0)
     ttl = math.inf if ttl_s is None else ttl_s
     block = prefix.block_tokens
@@ -44,15 +67,31 @@ def reuse_within(
     room = Room(absent, absent.copy(), none, none.copy(), np.zeros(nodes))
     listed = np.ascontiguousarray(prefix.ids), np.ascontiguousarray(prefix.starts)
     came = np.ascontiguousarray(input_tokens), np.ascontiguousarray(arrival_s)
-    most = _replay(*listed, *came, room, block, prefix.distinct, capacity, ttl)
-    return np.minimum(room.hits * block, input_tokens).astype(np.int32), most
+    front = _front(requests, writes)
+    most = _replay(*listed, *came, room, front, block, prefix.distinct, capacity, ttl)
+    tokens = np.minimum(room.hits * block, input_tokens).astype(np.int32)
+    return Replayed(tokens, most, int(front.unwritten[0]))
+
+
+def _front(requests: int, writes: SlowWrites | None) -> "Front":
+    links, one = int(writes.link.max(initial=0)) + 1 if writes else 1, np.zeros(1, np.int64)
+    return Front(
+        limits=np.array([writes.block_s, writes.front_blocks, writes.chunk_blocks] if writes else [0.0, 0.0, 1.0]),
+        link=np.ascontiguousarray(writes.link, np.int32) if writes else np.zeros(requests, np.int32),
+        have=np.ascontiguousarray(writes.have, np.int64) if writes else np.zeros(requests, np.int64),
+        computing_s=np.ascontiguousarray(writes.computing_s, np.float64) if writes else np.zeros(requests),
+        backlog=np.zeros(links),
+        seen_s=np.zeros(links),
+        is_full=np.zeros(links, np.int64),
+        unwritten=one,
+    )
 
 
 def found_share(trace: Trace, capacity_blocks: int | None = None, ttl_s: float | None = None) -> tuple[float, int]:
     """Return the share of prompt tokens that one cache finds, and the most blocks it holds; 0 if none are named."""
     if trace.prefix is None:
         return 0.0, 0
-    hits, held = reuse_within(trace.prefix, trace.input_tokens, trace.arrival_s, capacity_blocks, ttl_s)
+    hits, held, _ = reuse_within(trace.prefix, trace.input_tokens, trace.arrival_s, capacity_blocks, ttl_s)
     return float(hits.sum(dtype=np.int64) / trace.input_tokens.sum(dtype=np.int64)), held
 
 
@@ -144,8 +183,9 @@ def waiting_state(trace: Trace) -> tuple[float, float]:
 def _example() -> dict[str, tuple[object, ...]]:
     counts, places, times = np.zeros(1, np.int32), np.zeros(2, np.int64), np.zeros(1)
     room = Room(counts, counts, places, places, times)
+    front = Front(times, counts, places, times, times, times, places, places)
     return {
-        "_replay": (counts, places, counts, times, room, 1, 1, 1, 1.0),
+        "_replay": (counts, places, counts, times, room, front, 1, 1, 1, 1.0),
         "_depths": (counts, places, counts, places, places, places, 1),
     }
 
@@ -163,6 +203,25 @@ class Room(NamedTuple):
     touched_s: Floats
 
 
+class Front(NamedTuple):
+    """What waits in front of a slow cache: ``SlowWrites`` as arrays, and the state by link."""
+
+    limits: Floats  # seconds to write a block (0: nothing ever waits), room in blocks, blocks of a chunk
+    link: Counts
+    have: Offsets
+    computing_s: Floats
+    backlog: Floats  # blocks that wait to be written
+    seen_s: Floats  # when the backlog was that
+    is_full: Offsets  # 1: the last request's blocks did not all fit, so others wait for what becomes free
+    unwritten: Offsets  # the sum, in one place
+
+
+@REUSE.compiled
+def _whole_chunks(free: float, chunk: float) -> int:
+    """Return the blocks of the chunks that fit."""
+    return int(max(0.0, free) // chunk) * int(chunk)
+
+
 @REUSE.entry
 def _replay(
     ids: Counts,
@@ -170,6 +229,7 @@ def _replay(
     input_tokens: Counts,
     arrival_s: Floats,
     room: Room,
+    front: Front,
     block_tokens: int,
     distinct: int,
     capacity: int,
@@ -186,8 +246,15 @@ def _replay(
     newer, older, size, hits, touched_s = room
     newer[end] = older[end] = end
     held = most = 0
+    block_s = front.limits[0]
     for request in range(requests):
         gone_s = arrival_s[request] - ttl_s
+        link = front.link[request]
+        if block_s > 0:
+            written = (arrival_s[request] - front.seen_s[link]) / block_s
+            front.backlog[link] = max(0.0, front.backlog[link] - written)
+            front.seen_s[link] = arrival_s[request]
+        free = front.limits[1] - front.backlog[link]
         while newer[end] != end and touched_s[newer[end]] < gone_s:
             node = newer[end]
             held -= size[node - distinct] if node >= distinct else 1
@@ -200,8 +267,28 @@ def _replay(
         leading = 0
         while first + leading < last and newer[ids[first + leading]] >= 0:
             leading += 1
+        if block_s > 0 and leading - front.have[request] > free:
+            leading = front.have[request] + _whole_chunks(free, front.limits[2])
+        if block_s > 0 and leading > front.have[request] and front.is_full[link] > 0:
+            leading = front.have[request]
         hits[request] = leading
-        own = -(-(input_tokens[request] - (after - first) * block_tokens) // block_tokens)
+        own = max(0, -(-(input_tokens[request] - (after - first) * block_tokens) // block_tokens))
+        unstored = 0
+        if block_s > 0:
+            fresh = own
+            for place in range(first, after):
+                if newer[ids[place]] < 0:
+                    fresh += 1
+            stored, free = fresh, free + front.computing_s[request] / block_s
+            if fresh > free:
+                stored = _whole_chunks(free, front.limits[2])
+            unstored = fresh - stored
+            front.backlog[link] += stored
+            front.is_full[link] = 1 if unstored > 0 else 0
+            front.unwritten[0] += unstored
+        tail = min(own, unstored)
+        own -= tail
+        unstored -= tail
         if own > 0:
             size[request] = own
             node = distinct + request
@@ -215,6 +302,9 @@ def _replay(
             if newer[node] >= 0:
                 older[newer[node]] = older[node]
                 newer[older[node]] = newer[node]
+            elif unstored > 0:
+                unstored -= 1
+                continue
             else:
                 held += 1
             newest = older[end]
