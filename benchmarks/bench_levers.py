@@ -89,7 +89,7 @@ def _speculation(drafts: tuple[str, int], made: Deployment, acceptance: float | 
 def steps_of(server: Json, deployment: Deployment) -> StepModel:
     """Return the steps of a server with its flags."""
     engine = overhead(deployment.engine)
-    changes = {name: server[name] for name in ("graph_tokens", "overlapped") if name in server}
+    changes: Json = {name: server[name] for name in ("graph_tokens", "overlapped") if name in server}
     changed: Overhead = engine.model_copy(update=changes)
     return StepModel(deployment, changed)
 
