@@ -74,7 +74,7 @@ def reuse_within(
 
 
 def _front(requests: int, writes: SlowWrites | None) -> "Front":
-    links, one = int(writes.link.max(initial=0)) + 1 if writes else 1, np.zeros(1, np.int64)
+    links = int(writes.link.max(initial=0)) + 1 if writes else 1
     return Front(
         limits=np.array([writes.block_s, writes.front_blocks, writes.chunk_blocks] if writes else [0.0, 0.0, 1.0]),
         link=np.ascontiguousarray(writes.link, np.int32) if writes else np.zeros(requests, np.int32),
@@ -83,7 +83,7 @@ def _front(requests: int, writes: SlowWrites | None) -> "Front":
         backlog=np.zeros(links),
         seen_s=np.zeros(links),
         is_full=np.zeros(links, np.int64),
-        unwritten=one,
+        unwritten=np.zeros(1, np.int64),
     )
 
 
@@ -229,7 +229,7 @@ def _readable(front: Front, request: int, leading: int, now_s: float) -> int:
     front.backlog[link] = max(0.0, front.backlog[link] - (now_s - front.seen_s[link]) / front.limits[0])
     front.seen_s[link] = now_s
     if leading > have and front.is_full[link] > 0:
-        return have
+        return int(have)
     free = front.limits[1] - front.backlog[link]
     return leading if leading - have <= free else have + _whole_chunks(free, front.limits[2])
 
