@@ -134,16 +134,16 @@ def test_a_slow_cache_by_hand() -> None:
     """Two blocks a second into a room of eight: of three prompts of four blocks at once, the third is lost."""
     lists = blocks_of([[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [8, 9, 10, 11], [0, 1, 2, 3], [0, 1, 2, 3]], 16)
     prompts, times = np.full(6, 65, np.int32), np.array([0.0, 0.0, 0.0, 9.0, 9.0, 9.1])
-    nothing = np.zeros(6, np.int32)
+    none, nothing, at_once = np.zeros(6, np.int32), np.zeros(6, np.int64), np.zeros(6)
     # A prompt has one token after its four blocks: a fifth block of its own.
-    writes = SlowWrites(0.5, 10, 5, nothing, nothing, nothing)
+    writes = SlowWrites(0.5, 10, 5, none, nothing, at_once)
     made = reuse_within(lists, prompts, times, writes=writes)
     assert made.tokens.tolist() == [0, 0, 0, 0, 64, 64]
     assert made.unwritten_blocks == 5
     # A faster memory that has two of the four blocks leaves two to read, which fit where four do not.
     lists, times = blocks_of([[0, 1, 2, 3], [4, 5, 6, 7], [0, 1, 2, 3]], 16), np.array([0.0, 9.0, 9.0])
     for have, found in ((0, 0), (2, 64)):
-        writes = SlowWrites(0.5, 6, 6, nothing[:3], np.array([0, 0, have]), nothing[:3])
+        writes = SlowWrites(0.5, 6, 6, none[:3], np.array([0, 0, have]), at_once[:3])
         assert reuse_within(lists, np.full(3, 64, np.int32), times, writes=writes).tokens.tolist() == [0, 0, found]
 
 

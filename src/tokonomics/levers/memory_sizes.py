@@ -322,18 +322,18 @@ class MemorySearch:
         whole_s, computed_s = prompts_take_s(self.simulation)
         return self.base.prefill_replicas * whole_s / computed_s if computed_s else 0.0
 
-    def _found(self, served: Simulation, memories: Memories) -> "_Found":
+    def _found(self, served: Simulation, memories: Memories) -> "_Finds":
         """Return what memories find, together."""
         if not memories:
-            return _Found(0.0, 0.0, {})
+            return _Finds(0.0, 0.0, {})
         _, hits = plan_fetches(served, tuple(price.tier for price in memories))
         asked = int(served.trace.input_tokens.sum(dtype=np.int64))
         freed = sum(hit.saved_share for hit in hits) * self._prompt_replicas
         slow = {hit.name: hit.quicker_from_bytes_per_s for hit in hits}
-        return _Found(sum(hit.tokens for hit in hits) / asked, freed, slow)
+        return _Finds(sum(hit.tokens for hit in hits) / asked, freed, slow)
 
 
-class _Found(NamedTuple):
+class _Finds(NamedTuple):
     share: float  # of the prompt tokens
     freed: float  # the replicas' time that this frees
     quicker_from: dict[str, float | None]  # by memory: the speed from which its fetches are quicker than computing

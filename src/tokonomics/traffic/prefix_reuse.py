@@ -74,7 +74,7 @@ def reuse_within(
 
 
 def _front(requests: int, writes: SlowWrites | None) -> "Front":
-    links, one = int(writes.link.max(initial=0)) + 1 if writes else 1, np.zeros(1, np.int64)
+    links = int(writes.link.max(initial=0)) + 1 if writes else 1
     return Front(
         limits=np.array([writes.block_s, writes.front_blocks, writes.chunk_blocks] if writes else [0.0, 0.0, 1.0]),
         link=np.ascontiguousarray(writes.link, np.int32) if writes else np.zeros(requests, np.int32),
@@ -83,7 +83,7 @@ def _front(requests: int, writes: SlowWrites | None) -> "Front":
         backlog=np.zeros(links),
         seen_s=np.zeros(links),
         is_full=np.zeros(links, np.int64),
-        unwritten=one,
+        unwritten=np.zeros(1, np.int64),
     )
 
 
@@ -222,6 +222,46 @@ def _whole_chunks(free: float, chunk: float) -> int:
     return int(max(0.0, free) // chunk) * int(chunk)
 
 
+@REUSE.compiled
+def _readable(front: Front, request: int, leading: int, now_s: float) -> int:
+    """Let the writer catch up until now; return how many leading blocks a request gets, if the cache has so many."""
+    link, have = front.link[request], front.have[request]
+    front.backlog[link] = max(0.0, front.backlog[link] - (now_s - front.seen_s[link]) / front.limits[0])
+    front.seen_s[link] = now_s
+    if leading > have and front.is_full[link] > 0:
+        return int(have)
+    free = front.limits[1] - front.backlog[link]
+    return leading if leading - have <= free else have + _whole_chunks(free, front.limits[2])
+
+
+@REUSE.compiled
+def _unstored(front: Front, request: int, fresh: int) -> int:
+    """Let new blocks wait to be written; return how many find no room even by the time they are all computed."""
+    link = front.link[request]
+    free = front.limits[1] - front.backlog[link] + front.computing_s[request] / front.limits[0]
+    stored = fresh if fresh <= free else _whole_chunks(free, front.limits[2])
+    front.backlog[link] += stored
+    front.is_full[link] = 1 if stored < fresh else 0
+    front.unwritten[0] += fresh - stored
+    return fresh - stored
+
+
+@REUSE.compiled
+def _touch(room: Room, node: int, end: int, now_s: float) -> None:
+    """Put a node before the newest."""
+    newest = room.older[end]
+    room.newer[node], room.older[node] = end, newest
+    room.older[end] = room.newer[newest] = node
+    room.touched_s[node] = now_s
+
+
+@REUSE.compiled
+def _forget_oldest(room: Room, node: int, end: int) -> None:
+    room.older[room.newer[node]] = end
+    room.newer[end] = room.newer[node]
+    room.newer[node] = -1
+
+
 @REUSE.entry
 def _replay(
     ids: Counts,
@@ -246,56 +286,36 @@ def _replay(
     newer, older, size, hits, touched_s = room
     newer[end] = older[end] = end
     held = most = 0
-    block_s = front.limits[0]
+    is_slow = front.limits[0] > 0
     for request in range(requests):
         gone_s = arrival_s[request] - ttl_s
-        link = front.link[request]
-        if block_s > 0:
-            written = (arrival_s[request] - front.seen_s[link]) / block_s
-            front.backlog[link] = max(0.0, front.backlog[link] - written)
-            front.seen_s[link] = arrival_s[request]
-        free = front.limits[1] - front.backlog[link]
         while newer[end] != end and touched_s[newer[end]] < gone_s:
             node = newer[end]
             held -= size[node - distinct] if node >= distinct else 1
-            older[newer[node]] = end
-            newer[end] = newer[node]
-            newer[node] = -1
+            _forget_oldest(room, node, end)
         first, after = starts[request], starts[request + 1]
         beyond = (after - first - 1) * block_tokens >= input_tokens[request]
         last = first + input_tokens[request] // block_tokens if beyond else after
         leading = 0
         while first + leading < last and newer[ids[first + leading]] >= 0:
             leading += 1
-        if block_s > 0 and leading - front.have[request] > free:
-            leading = front.have[request] + _whole_chunks(free, front.limits[2])
-        if block_s > 0 and leading > front.have[request] and front.is_full[link] > 0:
-            leading = front.have[request]
+        if is_slow:
+            leading = _readable(front, request, leading, arrival_s[request])
         hits[request] = leading
         own = max(0, -(-(input_tokens[request] - (after - first) * block_tokens) // block_tokens))
         unstored = 0
-        if block_s > 0:
+        if is_slow:
             fresh = own
             for place in range(first, after):
                 if newer[ids[place]] < 0:
                     fresh += 1
-            stored, free = fresh, free + front.computing_s[request] / block_s
-            if fresh > free:
-                stored = _whole_chunks(free, front.limits[2])
-            unstored = fresh - stored
-            front.backlog[link] += stored
-            front.is_full[link] = 1 if unstored > 0 else 0
-            front.unwritten[0] += unstored
+            unstored = _unstored(front, request, fresh)
         tail = min(own, unstored)
         own -= tail
         unstored -= tail
         if own > 0:
             size[request] = own
-            node = distinct + request
-            newest = older[end]
-            newer[node], older[node] = end, newest
-            older[end] = newer[newest] = node
-            touched_s[node] = arrival_s[request]
+            _touch(room, distinct + request, end, arrival_s[request])
             held += own
         for place in range(after - 1, first - 1, -1):
             node = ids[place]
@@ -307,10 +327,7 @@ def _replay(
                 continue
             else:
                 held += 1
-            newest = older[end]
-            newer[node], older[node] = end, newest
-            older[end] = newer[newest] = node
-            touched_s[node] = arrival_s[request]
+            _touch(room, node, end, arrival_s[request])
         while held > capacity:
             node = newer[end]
             if node >= distinct and size[node - distinct] > held - capacity:
@@ -318,9 +335,7 @@ def _replay(
                 held = capacity
                 break
             held -= size[node - distinct] if node >= distinct else 1
-            older[newer[node]] = end
-            newer[end] = newer[node]
-            newer[node] = -1
+            _forget_oldest(room, node, end)
         most = max(most, held)
     return most
 
