@@ -295,7 +295,7 @@ def _footnotes(ranking: Ranking, pulled: Sequence[Pulled]) -> blocks.Line:
         *(f"{lever.name}: {lever.quality}" for lever in pulled if lever.knob in ("weights", "kv", API)),
         "Every bill is of a simulated fleet: the fewest replicas that meet every SLO, on whole machines. load: "
         "requests served over what full batches would serve; a lever that saves nothing yet may make room.",
-        "Speculative decoding: a round's time over its tokens; the acceptance is yours, else as published, else assumed."
+        "Speculative decoding: a round's time over its tokens; the acceptance is yours, else published, else assumed."
         if "speculative decoding" in names
         else "",
         "Requests that can wait: their own latencies count in that row, from when they are sent."
