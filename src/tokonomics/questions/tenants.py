@@ -93,6 +93,8 @@ def tenants(request: TenantsRequest, listener: Listener = SILENT) -> TenantsResu
         if count < senders:
             raise BadInput(f"{senders} tenants need one each", field="lora_adapters")
         shared = deployment_of(request, request.model, request.gpu, rank, count)
+        # Each sender has one adapter; more are held, and none uses them here.
+        shared = shared.model_copy(update={"lora_in_batch": float(senders)})
     price = prices_of(own, request)
     router = None if request.router is None else router_from(request.router)
     sharing = Sharing(
