@@ -8,12 +8,16 @@ the shipped one, and what the older curves of latent attention and of experts sa
 
 import argparse
 import json
+import math
+import statistics
 from collections.abc import Callable
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks import bench_levers
+from benchmarks.lever_grid import ADAPTERS, SERVER
 
 from tokonomics.catalog.config_layers import delta_scan_flops
 from tokonomics.catalog.gpus import find_gpu
@@ -22,6 +26,7 @@ from tokonomics.measure.probe.fit_profile import least_log_squares
 from tokonomics.physics import layer_kernels as laws
 from tokonomics.physics.attention_kernels import mla_decode_s, seen_pairs
 from tokonomics.physics.curves import Array
+from tokonomics.physics.layer_kernels import LORA_DOWN_S, LORA_START_S, LORA_UP_S, lora_launched_s
 from tokonomics.physics.matrix_kernels import _expert_curve as expert_curve
 from tokonomics.physics.matrix_kernels import expert_rate, expert_seconds, experts_s
 
@@ -45,6 +50,31 @@ def main() -> None:
     fit_recurrent(timings)
     compare_latent(timings["mla_decode"])
     compare_experts(timings["experts"])
+    fit_adapters()
+
+
+def fit_adapters() -> None:
+    """Fits the LoRA kernels' three constants on the decode loads of rank 16 in the lever grid, and tries rank 64."""
+    measured, packed = bench_levers.read()["measured"], [(3, 6144), (1, 4096), (2, 28672), (1, 4096)]
+    rows: dict[int, list[tuple[Array, float, float]]] = {16: [], 64: []}
+    for server, loads in ADAPTERS.items():
+        held = SERVER[server]["adapters"]
+        for users, adapters in loads:
+            with_s = measured[f"{server}: {users} users, {adapters} adapters"]["TPOT p50"]
+            extra_s = with_s - measured[f"plain: {users} × 256"]["TPOT p50"]
+            launched = float(lora_launched_s(packed, users, held["rank"], held["count"])) / LORA_START_S
+            down = sum(many for many, _ in packed) * 64 * math.ceil(held["rank"] / 16)
+            up = sum(width / (64 if many > 1 else 128) for many, width in packed)
+            blocks = 32 * np.array([launched, adapters * down, adapters * up])
+            rows[held["rank"]].append((blocks, extra_s, with_s))
+    known, extra, whole = (np.array(column) for column in zip(*rows[16], strict=True))
+    found, *_ = np.linalg.lstsq(known / whole[:, None], extra / whole, rcond=None)
+    print(f"adapters of rank 16: start {found[0] * 1e9:.2f}, down {found[1] * 1e9:.1f}, up {found[2] * 1e9:.1f} ns; "
+          f"shipped {LORA_START_S * 1e9:.2f}, {LORA_DOWN_S * 1e9:.1f}, {LORA_UP_S * 1e9:.1f}")  # fmt: skip
+    for rank, listed in rows.items():
+        off = [(float(blocks @ found) - extra_s) / with_s for blocks, extra_s, with_s in listed]
+        print(f"    steps of rank {rank} ({'taught' if rank == 16 else 'left out'}): {len(off)}, "
+              f"off by {statistics.median(map(abs, off)):.1%}, at worst {max(off, key=abs):+.1%}")  # fmt: skip
 
 
 def column(rows: Rows, key: str) -> Array:

@@ -343,7 +343,7 @@ def test_locked_clocks_are_told_in_kilowatt_hours_of_decode() -> None:
         ),
         (
             Boundary(axis=Axis.batch, pays=True, pays_from=None, pays_to=None, yours=9, looked_from=1, looked_to=256),
-            "a step is shorter at any batch from 1 to 256",
+            "a token takes less time at any batch from 1 to 256",
             "9",
         ),
     ],

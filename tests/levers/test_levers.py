@@ -35,7 +35,7 @@ from tokonomics.levers.ranking import Ranked, effects_of, pull, quality_kept, ra
 from tokonomics.levers.stack import ORDER, Stacked, naive_setup, order_from, stack, walk
 from tokonomics.money.cache_tiers import DRAM_PRICE_DATE
 from tokonomics.money.trace_bills import ApiCost
-from tokonomics.physics.deployment import Deployment
+from tokonomics.physics.deployment import Deployment, DraftMethod
 from tokonomics.physics.steptime import decode_step
 from tokonomics.serving.fleet_settings import FleetSettings, Router
 from tokonomics.serving.outcome import outcome
@@ -372,15 +372,25 @@ def test_long_traffic_is_right_sized_for_its_bursts_and_never_to_a_dearer_gpu() 
 
 
 @cache
-def drafting_stack(**said: object) -> Stacked:
+def drafting_stack(model: str = "llama-3.1-8b", **said: object) -> Stacked:
     """One GPU for sale and a tight SLO per token: a good draft needs fewer replicas."""
     alone = frozenset(KNOBS) - {"batch", "speculation"}
     lone = replace(NOW, load=short_load(5), offers=CHEAP[1:2], slos=parse_slos("ttft_p99=1,tpot_p99=13ms"))
+    lone = lone.deployed(model=find_model(model))
     return stack(lone, Choices(without=alone, **said))  # type: ignore[arg-type]
 
 
-def test_a_stack_without_a_word_on_drafts_does_without() -> None:
-    made = drafting_stack().waterfall
+def test_a_stack_drafts_as_published_if_nobody_says_a_word_on_drafts() -> None:
+    found = drafting_stack()
+    drafted, speculation = found.waterfall.drafted, found.end.deployment.speculation
+    assert drafted
+    assert speculation
+    assert (speculation.method, drafted.assumed) == (DraftMethod.eagle3, False)
+    assert drafted.source
+
+
+def test_a_stack_without_a_word_on_drafts_does_without_where_none_is_published() -> None:
+    made = drafting_stack("qwen2.5-7b").waterfall
     assert made.drafted is None
     assert all("speculation" not in step.knobs for step in made.steps)
     assert "speculative decoding" in {lever.name for lever in made.left_out}

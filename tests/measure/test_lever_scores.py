@@ -69,7 +69,15 @@ def _row(share: float, before: float, users: int, **more: Any) -> dict[str, Any]
     right = {side: lever_scores.is_sign_right(before, share) for side in lever_scores.SIDES}
     at = {"batch": users, "flag": "a"}
     return {"lever": "l", "figure": "f", "at": at, "measured": share, "before": before, "today": before,
-            "right": right, "apart": None} | more  # fmt: skip
+            "right": right, "apart": None, "least": lever_scores.NOTHING} | more  # fmt: skip
+
+
+def test_a_tail_that_differs_by_what_chance_makes_is_none() -> None:
+    least = lever_scores.CHANCE["TTFT"]
+    assert lever_scores.sign(0.087, least) == 0 != lever_scores.sign(0.087)
+    assert lever_scores.is_sign_right(0.0, 0.087, least)
+    assert not lever_scores.is_sign_right(0.0, 0.087)
+    assert lever_scores.sums_of([_row(0.087, 0.0, 4, least=least)])["saving"] == 0
 
 
 def test_sums_and_series_leave_out_what_is_set_apart() -> None:

@@ -1,8 +1,8 @@
 """Compare one base model with many LoRA adapters to a deployment for each: memory, time per step, capacity and bill.
 
 An adapter is two thin matrices beside every dense product of every layer; each loaded adapter takes memory from the KV
-cache and launches blocks at each step, used or not. A batch that mixes adapters also computes those of every adapter in
-it (``physics.steptime``, which assumes that every sequence uses a different one as long as there are enough: the most
+cache and launches blocks at each step that uses any. A batch that mixes adapters also computes those of each of them
+(``physics.steptime``, which assumes that every sequence uses a different one as long as there are enough: the most
 expensive case). How many a batch really mixes follows from the tenants' shares. In its own deployment an adapter is
 merged into the weights and costs no time, but needs at least one replica, however little it is used.
 """

@@ -26,6 +26,7 @@ from tokonomics.levers.lever_list import (
 )
 from tokonomics.levers.ranking import QualityKept, quality_kept, taken_on_top
 from tokonomics.money.cost import saving
+from tokonomics.planner.parsing import published_draft
 from tokonomics.planner.plan_answer import KV_CHOICES
 from tokonomics.sizing.bill import CENT, Bill, Bills
 from tokonomics.sizing.layouts import NotServed, weight_choices
@@ -64,6 +65,7 @@ class Drafted(Noun):
 
     acceptance: float
     assumed: bool  # the acceptance was not measured
+    source: str | None = None  # who published it; None: given by the user, or assumed
     batch: float
     pays_from: float | None
     """The acceptance from which a token takes less time than without a draft at that batch; None: there is none."""
@@ -112,17 +114,19 @@ def stack(
         raise NeverHolds(first, "the naive baseline cannot be served: ")
     end, left_out = optimised(naive, choices, bills)
     made = walk(naive, end, order, bills, left_out)
-    drafted = _drafted(end, made.waterfall.end, choices.acceptance is None)
+    drafted = _drafted(end, made.waterfall.end, choices.acceptance is not None)
     return replace(made, waterfall=made.waterfall.model_copy(update={"drafted": drafted}))
 
 
-def _drafted(end: Setup, bill: Bill, assumed: bool) -> Drafted | None:
+def _drafted(end: Setup, bill: Bill, given: bool) -> Drafted | None:
     speculation = end.deployment.speculation
     if speculation is None:
         return None
     batch = max(bill.batch, 1.0)
     pays_from = paying_acceptance(end.deployment, batch, context_of(end.load.workload))
-    return Drafted(acceptance=speculation.acceptance, assumed=assumed, batch=batch, pays_from=pays_from)
+    source = None if given else speculation.source
+    assumed = not given and source is None
+    return Drafted(acceptance=speculation.acceptance, assumed=assumed, source=source, batch=batch, pays_from=pays_from)
 
 
 def order_from(text: str | None) -> tuple[str, ...]:
@@ -148,7 +152,8 @@ def optimised(naive: Setup, choices: Choices, bills: Bills) -> tuple[Setup, tupl
     levers = [lever for lever in all_levers(choices, bills) if lever.knob not in (*_PLANNED, "cache")]
     for place, lever in enumerate(levers, 1):
         bills.begin(f"{place} of {plural(len(levers), 'lever')}: {lever.name}")
-        if lever.knob == "speculation" and not choices.speaks_of_drafts:
+        known = choices.speaks_of_drafts or published_draft(end.deployment.model)
+        if lever.knob == "speculation" and not known:
             left_out.append(LeftOut(name=lever.name, reason=_UNMEASURED))
             continue
         made = taken_on_top(lever, end, usd, bills, -CENT)

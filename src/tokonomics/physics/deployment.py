@@ -45,12 +45,12 @@ class DraftMethod(StrEnum):
     mtp = "mtp"  # a module of the model's own checkpoint, with the model's embedding and head
     eagle3 = "eagle3"  # a head trained for the model, in a checkpoint of its own
     draft_model = "draft_model"
-    ngram = "ngram"  # nothing: what followed the same few tokens earlier in the text is proposed
+    ngram = "ngram_gpu"  # nothing: what followed the same few tokens earlier in the text is proposed
 
 
-LOOKED_UP = 4
-"""Tokens that are looked up in the text to propose what followed them: as in vLLM's documentation of n-grams
-(docs/features/speculative_decoding/n_gram.md, ``prompt_lookup_max``, 0.26)."""
+LOOKED_UP = (2, 4)
+"""The fewest and the most tokens that are looked up in the text to propose what followed them, as was measured
+(``benchmarks/lever_grid.py``). vLLM's ``ngram`` does the same on the host, and composes no step ahead."""
 
 
 class Speculation(Noun):
@@ -166,9 +166,8 @@ class Deployment(Noun):
 
     @property
     def has_own_drafter(self) -> bool:
-        """Decide whether a model of its own drafts, not a part of this one."""
-        drafts = self.speculation
-        return drafts is not None and drafts.draft is not None and drafts.method is DraftMethod.draft_model
+        """Decide whether a model of its own drafts, known or not, and not a part of this one."""
+        return self.speculation is not None and self.speculation.method is DraftMethod.draft_model
 
     def visiting(self, share: float) -> "Deployment":
         """Return the same deployment under traffic that visits a share of the experts it visits now."""

@@ -189,7 +189,9 @@ def scan_time(curve: ScanCurve, gpu: Gpu, sequences: Array, tokens: Array, token
 LORA_START_S = 1.07e-9
 """A block of vLLM's LoRA kernels that finds nothing to do, over the whole GPU; and, below, one that has an adapter's
 tokens, down to the rank and up again. Fitted on ten decode loads of Llama 3.1 8B with 1 to 64 adapters of rank 16 in
-vLLM 0.26 on an H200 (``benchmarks/data/vllm_h200_levers.json.gz``, 2026-11-19); seven of rank 64 follow within 8 %."""
+vLLM 0.26 on an H200 (``benchmarks/fit_new_layers.py``, 2026-11-19); steps of seven loads of rank 64 follow within 8 %,
+and loads as they are simulated within 10 %. Prompts were not fitted: with 16 and more adapters held what is launched
+decides, and with few they are not measured."""
 LORA_DOWN_S, LORA_UP_S = 9.3e-9, 12.6e-9
 _FEW_TOKENS = 128  # below it the way down is split over more blocks (vLLM 0.26, lora/ops/triton_ops/utils.py)
 

@@ -104,7 +104,8 @@ class Overhead(Noun):
     """What each KV head of a layer takes longer for a running sequence in a step with long prompts; and how many
     sequences halve that, as by then they alone bring the GPU to its power limit."""
     draft_s: NonNegativeFloat = 0.0  # what a drafted token takes on the GPU beside the draft's pass
-    search_s: NonNegativeFloat = 0.0  # looking n-grams up for a round, on the GPU
+    search_s: NonNegativeFloat = 0.0
+    """Looking n-grams up for a round: all that one user's round took beside its check, the host's work with it."""
     older_round_s: NonNegativeFloat = 0.0
     """The host's work on a round in the older of vLLM's two runners; 0: the engine has only one."""
     request_s: NonNegativeFloat = 0.0
@@ -145,7 +146,7 @@ class Overhead(Noun):
     def on_host(self, launch_s: float) -> Self:
         """Return the same engine on a host that takes so long for one small launch; all its work on a step scales."""
         times = launch_s / host().launch_s
-        scaled = {name: getattr(self, name) * times for name in ("step_s", "sequence_s", *LAUNCHES)}
+        scaled = {name: getattr(self, name) * times for name in ("step_s", "sequence_s", "older_round_s", *LAUNCHES)}
         return self.model_copy(update=scaled)
 
     def request_seconds(self, input_tokens: float) -> float:

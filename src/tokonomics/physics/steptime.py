@@ -220,7 +220,7 @@ class StepModel:
         """Return the least that the host works on a round of drafts.
 
         vLLM 0.26 runs draft models, n-grams and most models of experts in its older runner (``config/vllm.py``,
-        ``use_v2_model_runner``).
+        ``use_v2_model_runner``). What n-grams take there is told apart (``search_s``).
         """
         drafts = self.deployment.speculation
         if self.engine is None or drafts is None or drafts.method is DraftMethod.ngram:

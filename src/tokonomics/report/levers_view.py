@@ -102,8 +102,8 @@ def _where_it_pays(bounded: Sequence[tuple[Pulled, Boundary]]) -> blocks.Table:
 
 
 _AXES = {  # what happens where a lever pays, a value of the axis, all values of it, and the user's own value
-    Axis.batch: ("a step is shorter", "a batch of {}", "batch{}", "{}"),
-    Axis.context: ("a step is shorter", "a context of {} tokens", "context{}", "{} tokens"),
+    Axis.batch: ("a token takes less time", "a batch of {}", "batch{}", "{}"),
+    Axis.context: ("a token takes less time", "a context of {} tokens", "context{}", "{} tokens"),
     Axis.acceptance: ("a draft saves time at this batch", "an acceptance of {}", "acceptance{}", "{}"),
     Axis.found: ("fewer replicas", "{} of the prompt tokens found in a cache", "share of tokens found{}", "{}"),
     Axis.position: ("fetching KV beats computing it", "token {} of a prompt", "position in a prompt{}", "{} tokens"),
@@ -128,7 +128,7 @@ def _yours(axis: Axis, value: float) -> str:
 
 
 def _pays(boundary: Boundary) -> str:
-    """Return where a lever pays: ``a step is shorter up to a batch of 48``."""
+    """Return where a lever pays: ``a token takes less time up to a batch of 48``."""
     what, value, whole, _ = _AXES[boundary.axis]
     begins, ends, low, high = (
         "" if number is None else _on_axis(boundary.axis, number)
@@ -344,6 +344,7 @@ def _waterfall(made: StackResult, setup: Setup) -> blocks.View:
 
 def _drafted(drafted: Drafted) -> blocks.Line:
     given = f"assumed, not measured: give yours ({option('acceptance')})" if drafted.assumed else "as you gave it"
+    given = f"as published: {drafted.source}" if drafted.source else given
     pays = "at no acceptance" if drafted.pays_from is None else f"from an acceptance of {percent(drafted.pays_from)} on"
     said = (
         f"Speculative decoding: the acceptance of {percent(drafted.acceptance)} is {given}. "

@@ -162,6 +162,7 @@ def simulate(
         prefill = _prefill_side(deployment, trace, fleet, prefix_cache, max_batched_tokens, steps)
         prefill_rules, decode = prefill.rules, ServingSide(deployment, rules, table)
         requests = requests_for(trace, prefill_rules, timeout_s, by_priority)
+        requests = requests._replace(output_tokens=paced.output_tokens)
         served, worlds = serve_apart(requests, prefill, decode, fleet, seed, watch._replace(is_settled=None))
     else:
         judge = _judge(watch, requests, fetches, joins)

@@ -220,7 +220,7 @@ def _vllm(server: ServerPlan, weights: Weights, memories: Flags) -> Flags:
     # vLLM 0.32.0, config/speculative.py: the method, where the draft is unless in the checkpoint, tokens a round.
     draft: dict[str, object] = {"model": _draft_repository(drafts)} if drafts and drafts.needs_checkpoint else {}
     if drafts and drafts.method is DraftMethod.ngram:
-        draft = {"prompt_lookup_max": LOOKED_UP}
+        draft = {"prompt_lookup_min": LOOKED_UP[0], "prompt_lookup_max": LOOKED_UP[1]}
     return {
         "tensor-parallel-size": deployment.tp,
         "pipeline-parallel-size": deployment.pp if deployment.pp > 1 else None,
