@@ -173,7 +173,7 @@ def main() -> None:
     host, fitted[LOGGED] = fit_logs(sessions)
     layers = layers.model_copy(update={"expert_launch": fit_expert_launch(sessions, layers)})
     fitted[LOGGED] = fit_attention(fitted[LOGGED], layers, decode_rows(sessions, options.planned), options.mixed)
-    fitted[LOGGED] = fit_drafts(fitted[LOGGED], layers)
+    fitted[LOGGED] = fit_drafts(fitted[LOGGED], layers, host.launch_s)
     if options.published:
         fitted |= fit_published(options.published, layers, fitted, options.only)
     text = [_header(), _host_text(host), _layers_text(layers)]
@@ -610,7 +610,7 @@ def fit_beside(host: Overhead, layers: Layers, mixed: Path) -> Overhead:
     return host.model_copy(update=dict(zip(BESIDE, figures, strict=True)))
 
 
-def fit_drafts(host: Overhead, layers: Layers) -> Overhead:
+def fit_drafts(host: Overhead, layers: Layers, median_host_s: float) -> Overhead:
     """What a round of drafts takes beside its passes: of loads of one user at a time, of which a plain one is known.
 
     EAGLE-3 tells of each drafted token, n-grams of looking them up, and MTP beside experts of the older runner's host,
@@ -634,7 +634,7 @@ def fit_drafts(host: Overhead, layers: Layers) -> Overhead:
     found = {
         "draft_s": statistics.median(drafted),
         "search_s": beside_s("n-grams: 1 × 256", "n-grams", 0.9),
-        "older_round_s": statistics.median(older),
+        "older_round_s": statistics.median(older) * median_host_s / bench_levers.OWN_HOST_S,  # stated for that host
     }
     told = ", ".join(f"{name} {taken * 1e3:.2f} ms" for name, taken in found.items())
     print(f"vllm, lever grid: {told} (a drafted token {min(drafted) * 1e3:.2f} to {max(drafted) * 1e3:.2f} ms)")
