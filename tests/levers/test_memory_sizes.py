@@ -213,7 +213,7 @@ def test_the_machines_own_memory_comes_first_and_costs_nothing() -> None:
     ours, given = parse_tiers("dram=200", deployment)[0], parse_tiers("dram=200@0.01", deployment)[0]
     assert ours.line(3, 126).quantity == 3 * 74
     assert ours.line(3, 300).usd == 0
-    assert ours.line(3).usd == pytest.approx(600 * DRAM_USD_PER_GB_HOUR)
+    assert ours.line(3, 0).usd == pytest.approx(600 * DRAM_USD_PER_GB_HOUR)
     assert given.line(3, 126).usd == pytest.approx(6)
     assert parse_tiers("ssd=200", deployment)[0].line(3, 126).quantity == 600
 

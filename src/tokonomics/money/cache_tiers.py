@@ -62,7 +62,7 @@ class TierPrice(Noun):
         told = {"speed_from": "as given", "speed_badge": Badge.assumed}
         return self.model_copy(update={"tier": self.tier.model_copy(update=speeds), **told})
 
-    def line(self, replicas: float, machine_gb: float = 0.0) -> CostLine:
+    def line(self, replicas: float, machine_gb: float) -> CostLine:
         """Return what it costs for some replicas whose machines have this many GB left for each."""
         each = self.tier.size_bytes / BYTES_PER_GB
         if self.in_machine:
