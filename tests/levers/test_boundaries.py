@@ -37,8 +37,12 @@ from tokonomics.report.levers_view import levers as shown
 from tokonomics.serving.tiers import Tier, break_even_position
 from tokonomics.sizing.bill import Bill, Bills
 from tokonomics.sizing.layouts import NotServed, Reason
+from tokonomics.sizing.load import load_of_log
 from tokonomics.sizing.screen import held_by_one
 from tokonomics.sizing.setup import Setup
+from tokonomics.traffic.arrivals import parse_arrivals
+from tokonomics.traffic.generate import generate, parse_sessions
+from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import Floats
 from tokonomics.types import Marked
@@ -144,6 +148,21 @@ def test_replicas_hold_in_proportion_to_the_nearest_number_that_is_known() -> No
     assert not lucky.learn(2)
     assert [lucky.held_by(count) for count in (1, 2, 3, 4)] == [11, 22, 60, 80]
     assert [lucky.replicas_at(rate) for rate in (11, 12, 22, 25, 60, 61)] == [1, 2, 2, 3, 3, 4]
+
+
+def test_a_memory_that_all_replicas_share_is_paid_once_at_any_load() -> None:
+    """A pool of 1,000 GB at a cent an hour costs $7,300 a month, behind one replica or ten."""
+    sessions, lengths = parse_sessions("4,think=20"), (parse_lengths("const:500", name) for name in ("input", "output"))
+    talks = generate(parse_arrivals("poisson:5"), *lengths, requests=500, seed=1, sessions=sessions)
+    setup, bills = replace(NOW, load=load_of_log(talks), slos=(), tiers="remote=1000@0.01,ssd=100@0.01"), Bills()
+    bill = bills.bill_of(setup)
+    assert isinstance(bill, Bill)
+    made = fleet_of(setup, bill, bills)
+    assert made
+    assert made.usd_shared == pytest.approx(7300)
+    assert made.usd_per_replica == pytest.approx(730)
+    assert made.usd(bill.replicas) == pytest.approx(bill.usd_per_month)
+    assert made.usd(10) == pytest.approx(made.hosts.usd_per_month(10) + 7300 + 10 * 730)
 
 
 def test_the_ends_of_a_lower_bill_are_simulated() -> None:

@@ -184,6 +184,7 @@ class Fleet:
     known: dict[int, float]  # the highest rate that so many replicas hold, as simulated; of today's it is known
     search: Callable[[int, float], float]  # simulates such a rate, from a guess
     usd_per_replica: float = 0.0  # a month, beside the machines
+    usd_shared: float = 0.0  # a month, for memories that all replicas share
 
     @property
     def needs(self) -> float:
@@ -218,7 +219,7 @@ class Fleet:
 
     def usd(self, replicas: int) -> float:
         """Return the bill of so many replicas, a month."""
-        return self.hosts.usd_per_month(replicas) + replicas * self.usd_per_replica
+        return self.hosts.usd_per_month(replicas) + replicas * self.usd_per_replica + self.usd_shared
 
     def usd_at(self, rate: float) -> float:
         return self.usd(self.replicas_at(rate))
@@ -254,7 +255,8 @@ def fleet_of(setup: Setup, bill: Bill, bills: Bills) -> Fleet | None:
         return None
     sized = served[0]
     hosts, _ = setup.hosts()
-    beside = (bill.usd_per_month - hosts.usd_per_month(sized.replicas)) / sized.replicas
+    shared = math.fsum(bill.bill.line(price.tier.name).usd for price in bill.memories if price.tier.shared)
+    beside = (bill.usd_per_month - hosts.usd_per_month(sized.replicas) - shared) / sized.replicas
     search = partial(_held_by, setup, sized, bills)
 
     def todays() -> dict[int, float]:
@@ -262,7 +264,7 @@ def fleet_of(setup: Setup, bill: Bill, bills: Bills) -> Fleet | None:
 
     # Shared, so that what one lever asks of today's fleet is known to the next.
     known = bills.once(("held", setup.as_fixed_fleet), todays)
-    return Fleet(setup.load.workload.rate, sized.replicas, hosts, known, search, beside)
+    return Fleet(setup.load.workload.rate, sized.replicas, hosts, known, search, beside, shared)
 
 
 def _held_by(setup: Setup, sized: Sized, bills: Bills, replicas: int, guess: float) -> float:
