@@ -139,7 +139,7 @@ def test_a_fleet_takes_whole_replicas_and_needs_parts() -> None:
     assert held == sorted(held)
 
 
-def test_replicas_hold_in_proportion_to_the_nearest_number_that_is_known() -> None:
+def test_fewer_replicas_than_hold_todays_load_do_not_hold_it() -> None:
     """Three hold 60 and two were seen to miss 25, though in proportion they would hold 40; simulated, they hold 22."""
     lucky = replace(fleet(25, 10), known={3: 60.0}, search=lambda replicas, guess: 22.0)
     assert lucky.held_by(2) == pytest.approx(25)
@@ -148,6 +148,26 @@ def test_replicas_hold_in_proportion_to_the_nearest_number_that_is_known() -> No
     assert not lucky.learn(2)
     assert [lucky.held_by(count) for count in (1, 2, 3, 4)] == [11, 22, 60, 80]
     assert [lucky.replicas_at(rate) for rate in (11, 12, 22, 25, 60, 61)] == [1, 2, 2, 3, 3, 4]
+
+
+def test_between_known_numbers_replicas_hold_what_a_line_says_and_outside_in_proportion() -> None:
+    """20 hold 100 and 40 hold 190: each between them adds 4.5."""
+    made = replace(fleet(95, 5), replicas=20, known={40: 190.0, 20: 100.0})
+    held = [made.held_by(count) for count in (21, 30, 31, 39)]
+    assert held == pytest.approx([104.5, 145, 149.5, 185.5])
+    assert [made.held_by(count) for count in (20, 40)] == [100, 190]
+    assert [made.held_by(count) for count in (10, 60)] == pytest.approx([50, 285])
+    every = [made.held_by(count) for count in range(1, 100)]
+    assert every == sorted(every)
+    assert [made.replicas_at(rate) for rate in (145, 146, 149, 190, 191)] == [30, 31, 31, 40, 41]
+
+
+def test_chance_does_not_let_more_replicas_hold_less() -> None:
+    """Four hold 40 of today's 35; simulated, five hold 38, and three as much as seven."""
+    made = replace(fleet(35, 10), search=lambda replicas, _: 38.0 if replicas == 5 else 70.0)
+    for count in (5, 3, 6):
+        assert made.learn(count)
+    assert [made.held_by(count) for count in (3, 4, 5, 6)] == pytest.approx([35, 40, 40, 70])
 
 
 def test_a_memory_that_all_replicas_share_is_paid_once_at_any_load() -> None:

@@ -6,9 +6,10 @@ it, the share of the prompt tokens that must be found in a cache before a replic
 and the closed form behind the bills.
 
 The boundary in dollars is a load. Of today's fleet and of the changed one it is searched by simulation what as many
-replicas hold at most, and so for the numbers of replicas at either end of the boundary; others are taken to hold in
-proportion. Whole replicas on whole machines then cost one amount from step to step of the load, and the lever saves
-between some of those steps: from just above the first load that is told, up to the last.
+replicas hold at most, and so for the numbers of replicas at either end of the boundary; others are taken to hold what a
+line between those says, or in proportion outside of them. Whole replicas on whole machines then cost one amount from
+step to step of the load, and the lever saves between some of those steps: from just above the first load that is told,
+up to the last.
 """
 
 import math
@@ -192,25 +193,28 @@ class Fleet:
         return self.replicas * self.rate / self.known[self.replicas]
 
     def held_by(self, replicas: int) -> float:
-        """Return the highest rate of so many replicas: in proportion to the nearest number that is known.
+        """Return the highest rate of so many replicas: on a line between the known numbers beside them.
 
-        More replicas hold no less, and fewer than today's do not hold today's load.
+        Fewer than all that are known hold in proportion to the smallest of those, more in proportion to the largest.
+        Fewer than today's do not hold today's load.
         """
-        if replicas in self.known:
-            return self.known[replicas]
-        nearest = min(self.known, key=lambda count: abs(count - replicas))
-        most = [rate for count, rate in self.known.items() if count > replicas]
-        most += [self.rate * (1 - 1e-9)] if replicas < self.replicas else []
-        least = [rate for count, rate in self.known.items() if count < replicas]
-        rate = max(replicas * self.known[nearest] / nearest, *least, 0.0)
-        return min(rate, *most, math.inf)
+        counts = sorted(self.known)
+        nearest = min(max(replicas, counts[0]), counts[-1])
+        held = replicas / nearest * float(np.interp(nearest, counts, [self.known[count] for count in counts]))
+        return min(held, self.rate * (1 - 1e-9)) if replicas < self.replicas else held
 
     def learn(self, replicas: int) -> bool:
-        """Simulate what so many replicas hold; return whether that was not known yet."""
+        """Simulate what so many replicas hold; return whether that was not known yet.
+
+        Fewer replicas do not hold more, though chance may have it so.
+        """
         if replicas in self.known:
             return False
         found = self.search(replicas, self.held_by(replicas))
-        self.known[replicas] = min(found, self.rate * (1 - 1e-9)) if replicas < self.replicas else found
+        least = [rate for count, rate in self.known.items() if count < replicas]
+        most = [rate for count, rate in self.known.items() if count > replicas]
+        most += [self.rate * (1 - 1e-9)] if replicas < self.replicas else []
+        self.known[replicas] = min(max(found, *least, 0.0), *most, math.inf)
         return True
 
     def replicas_at(self, rate: float) -> int:
