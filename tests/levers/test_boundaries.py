@@ -26,15 +26,15 @@ from tokonomics.levers.boundaries import (
     quicker_to_fetch,
     shorter_steps,
 )
-from tokonomics.levers.lever_list import LOCKED_SAVES, Choices, all_levers
+from tokonomics.levers.lever_list import Choices, all_levers
 from tokonomics.levers.ranking import Pulled, Ranked, clocks_locked, pull, rank_levers
-from tokonomics.physics.curves import power_of
+from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.physics.deployment import Deployment, Speculation
-from tokonomics.physics.steptime import decode_step
+from tokonomics.physics.steptime import decode_step, step_model
 from tokonomics.questions.levers import LeversResult
 from tokonomics.questions.request import Request
 from tokonomics.report.levers_view import levers as shown
-from tokonomics.serving.tiers import Tier, break_even_position
+from tokonomics.serving.tiers import Tier
 from tokonomics.sizing.bill import Bill, Bills
 from tokonomics.sizing.layouts import NotServed, Reason
 from tokonomics.sizing.load import load_of_log
@@ -311,10 +311,23 @@ def test_a_replica_is_free_from_the_share_found_that_is_told() -> None:
     assert pulled("prefix cache").bill is None
 
 
-def test_a_memory_pays_from_the_position_where_fetching_is_quicker() -> None:
-    slow = Tier(name="ssd", size_bytes=1e12, bytes_per_s=2e9)
-    first = break_even_position(H100, slow)
-    assert ends(quicker_to_fetch(H100, slow, 1000)) == (first is not None, first or None, None)
+@pytest.mark.parametrize("gb_s", [0.5, 2.0, 5.0, 30.0])
+def test_a_memory_pays_from_the_position_where_fetching_is_quicker(gb_s: float) -> None:
+    """A block of 16 tokens has 131,072 bytes each; computing it takes its part of a chunk of 8,192 at that position."""
+    fetched_s = 16 * 131_072 / (gb_s * 1e9)
+    positions = np.arange(H100.model.max_context - 16)
+    quicker = positions[fetched_s < step_model(H100).prefill(8192, positions) * 16 / 8192]
+    found = quicker_to_fetch(H100, Tier(name="ssd", size_bytes=1e12, bytes_per_s=gb_s * 1e9), 1000)
+    assert found.yours == 1000
+    if gb_s < 1:
+        assert not len(quicker)
+        assert ends(found) == (False, None, None)
+    elif gb_s > 10:
+        assert len(quicker) == len(positions)
+        assert ends(found) == (True, None, None)
+    else:
+        assert 0 < quicker[0] < 131_000
+        assert ends(found) == (True, quicker[0], None)
 
 
 def test_autoscaling_pays_from_a_busiest_hour_that_the_mean_takes_a_replica_less_than() -> None:
@@ -333,19 +346,20 @@ def test_autoscaling_pays_from_a_busiest_hour_that_the_mean_takes_a_replica_less
 
 
 def test_locked_clocks_are_told_in_kilowatt_hours_of_decode() -> None:
-    sold = (offer("H200", 1, 3.0),)
-    here = Setup(on(gpu="H200"), short_load(10), sold, TODAY, parse_slos("tpot_p99=50ms"))
+    """Our H200 draws 695.9 W at 64 sequences, and at 8 the mean of 454.4 W at 4 and 527.3 W at 16: 32 % of it."""
+    here = Setup(on(gpu="H200"), short_load(10), (offer("H200", 1, 3.0),), TODAY, parse_slos("tpot_p99=50ms"))
     now = Bills().bill_of(here)
     assert isinstance(now, Bill)
-    hours = next(line.quantity for line in now.bill.lines if line.name == "decode")
-    curve = power_of(here.deployment.gpu)
-    assert curve
-    kwh = LOCKED_SAVES["H200"] * hours * curve.decoding(now.batch) / 1000
-    made = clocks_locked(here, now)
-    assert made.bill is None
-    assert isinstance(made.reason, Marked)
-    assert f"{kwh:,.0f} kWh" in made.reason
-    assert "arXiv:2605.11999" in made.reason
+    hours = (("prefill", 500), ("decode", 1000), ("idle", 700))
+    lines = [CostLine(name=name, quantity=number, unit="GPU-hour", usd_per_unit=3.0) for name, number in hours]
+    for batch, kwh, watts in ((64.0, 223, 696), (8.0, 157, 491)):
+        bill = now.model_copy(update={"batch": batch, "bill": CostTree(name="a month", lines=tuple(lines))})
+        made = clocks_locked(here, bill)
+        assert made.bill is None
+        assert isinstance(made.reason, Marked)
+        assert f"at most {kwh} kWh a month" in made.reason
+        assert f"here it draws {watts} W" in made.reason
+        assert "arXiv:2605.11999" in made.reason
     a100 = Bills().bill_of(NOW)
     assert isinstance(a100, Bill)
     assert "no figure" in str(clocks_locked(NOW, a100).reason)
