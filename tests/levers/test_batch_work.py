@@ -8,6 +8,7 @@ import pytest
 from tests.deployed import on
 from tests.planner.small_catalogue import TODAY, offer
 
+from tokonomics.errors import spelled
 from tokonomics.levers.batch_work import LAST, deferred, levelled, waiting, with_waiting
 from tokonomics.levers.lever_list import Choices, Lever, all_levers
 from tokonomics.levers.ranking import Ranked, rank_levers
@@ -19,6 +20,7 @@ from tokonomics.sizing.layouts import NotServed
 from tokonomics.sizing.load import Load, load_of_log
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import ServiceClass, parse_slos
+from tokonomics.traffic.tenants import classed
 from tokonomics.traffic.trace import make_trace
 
 SLOS = parse_slos("ttft_p99=1")
@@ -132,3 +134,14 @@ def test_levers_together_try_a_fleet_that_is_sized_for_fewer_requests() -> None:
     assert alone.name in made.ranking.taken
     assert made.ranking.together.usd_per_month <= made.ranking.now.usd_per_month - alone.saved_usd_per_month + 0.01
     assert waiting(made.setup.load.trace).mean() == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_share_of_classes_that_all_have_targets_is_refused_as_that() -> None:
+    classes = tuple(ServiceClass(name=name, share=share, slos=SLOS) for name, share in (("gold", 0.4), ("rest", 0.6)))
+    load = replace(day(), trace=classed(day().trace, classes))
+    asked = "--batch-share=50% does not go with classes"
+    for share, conflict in ((0.5, f", and {asked}"), (None, "")):
+        refused = lever(share).apply(setup(load))
+        assert isinstance(refused, NotServed)
+        said = spelled(refused.reason, lambda field, value: f"--{field.replace('_', '-')}={value}")
+        assert said == f"none of the classes can wait{conflict}: give targets only to those that cannot"

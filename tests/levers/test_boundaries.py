@@ -26,19 +26,23 @@ from tokonomics.levers.boundaries import (
     quicker_to_fetch,
     shorter_steps,
 )
-from tokonomics.levers.lever_list import LOCKED_SAVES, Choices, all_levers
+from tokonomics.levers.lever_list import Choices, all_levers
 from tokonomics.levers.ranking import Pulled, Ranked, clocks_locked, pull, rank_levers
-from tokonomics.physics.curves import power_of
+from tokonomics.money.cost import CostLine, CostTree
 from tokonomics.physics.deployment import Deployment, Speculation
-from tokonomics.physics.steptime import decode_step
+from tokonomics.physics.steptime import decode_step, step_model
 from tokonomics.questions.levers import LeversResult
 from tokonomics.questions.request import Request
 from tokonomics.report.levers_view import levers as shown
-from tokonomics.serving.tiers import Tier, break_even_position
+from tokonomics.serving.tiers import Tier
 from tokonomics.sizing.bill import Bill, Bills
 from tokonomics.sizing.layouts import NotServed, Reason
+from tokonomics.sizing.load import load_of_log
 from tokonomics.sizing.screen import held_by_one
 from tokonomics.sizing.setup import Setup
+from tokonomics.traffic.arrivals import parse_arrivals
+from tokonomics.traffic.generate import generate, parse_sessions
+from tokonomics.traffic.lengths import parse_lengths
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.traffic.trace import Floats
 from tokonomics.types import Marked
@@ -135,7 +139,7 @@ def test_a_fleet_takes_whole_replicas_and_needs_parts() -> None:
     assert held == sorted(held)
 
 
-def test_replicas_hold_in_proportion_to_the_nearest_number_that_is_known() -> None:
+def test_fewer_replicas_than_hold_todays_load_do_not_hold_it() -> None:
     """Three hold 60 and two were seen to miss 25, though in proportion they would hold 40; simulated, they hold 22."""
     lucky = replace(fleet(25, 10), known={3: 60.0}, search=lambda replicas, guess: 22.0)
     assert lucky.held_by(2) == pytest.approx(25)
@@ -144,6 +148,41 @@ def test_replicas_hold_in_proportion_to_the_nearest_number_that_is_known() -> No
     assert not lucky.learn(2)
     assert [lucky.held_by(count) for count in (1, 2, 3, 4)] == [11, 22, 60, 80]
     assert [lucky.replicas_at(rate) for rate in (11, 12, 22, 25, 60, 61)] == [1, 2, 2, 3, 3, 4]
+
+
+def test_between_known_numbers_replicas_hold_what_a_line_says_and_outside_in_proportion() -> None:
+    """20 hold 100 and 40 hold 190: each between them adds 4.5."""
+    made = replace(fleet(95, 5), replicas=20, known={40: 190.0, 20: 100.0})
+    held = [made.held_by(count) for count in (21, 30, 31, 39)]
+    assert held == pytest.approx([104.5, 145, 149.5, 185.5])
+    assert [made.held_by(count) for count in (20, 40)] == [100, 190]
+    assert [made.held_by(count) for count in (10, 60)] == pytest.approx([50, 285])
+    every = [made.held_by(count) for count in range(1, 100)]
+    assert every == sorted(every)
+    assert [made.replicas_at(rate) for rate in (145, 146, 149, 190, 191)] == [30, 31, 31, 40, 41]
+
+
+def test_chance_does_not_let_more_replicas_hold_less() -> None:
+    """Four hold 40 of today's 35; simulated, five hold 38, and three as much as seven."""
+    made = replace(fleet(35, 10), search=lambda replicas, _: 38.0 if replicas == 5 else 70.0)
+    for count in (5, 3, 6):
+        assert made.learn(count)
+    assert [made.held_by(count) for count in (3, 4, 5, 6)] == pytest.approx([35, 40, 40, 70])
+
+
+def test_a_memory_that_all_replicas_share_is_paid_once_at_any_load() -> None:
+    """A pool of 1,000 GB at a cent an hour costs $7,300 a month, behind one replica or ten."""
+    sessions, lengths = parse_sessions("4,think=20"), (parse_lengths("const:500", name) for name in ("input", "output"))
+    talks = generate(parse_arrivals("poisson:5"), *lengths, requests=500, seed=1, sessions=sessions)
+    setup, bills = replace(NOW, load=load_of_log(talks), slos=(), tiers="remote=1000@0.01,ssd=100@0.01"), Bills()
+    bill = bills.bill_of(setup)
+    assert isinstance(bill, Bill)
+    made = fleet_of(setup, bill, bills)
+    assert made
+    assert made.usd_shared == pytest.approx(7300)
+    assert made.usd_per_replica == pytest.approx(730)
+    assert made.usd(bill.replicas) == pytest.approx(bill.usd_per_month)
+    assert made.usd(10) == pytest.approx(made.hosts.usd_per_month(10) + 7300 + 10 * 730)
 
 
 def test_the_ends_of_a_lower_bill_are_simulated() -> None:
@@ -272,10 +311,23 @@ def test_a_replica_is_free_from_the_share_found_that_is_told() -> None:
     assert pulled("prefix cache").bill is None
 
 
-def test_a_memory_pays_from_the_position_where_fetching_is_quicker() -> None:
-    slow = Tier(name="ssd", size_bytes=1e12, bytes_per_s=2e9)
-    first = break_even_position(H100, slow)
-    assert ends(quicker_to_fetch(H100, slow, 1000)) == (first is not None, first or None, None)
+@pytest.mark.parametrize("gb_s", [0.5, 2.0, 5.0, 30.0])
+def test_a_memory_pays_from_the_position_where_fetching_is_quicker(gb_s: float) -> None:
+    """A block of 16 tokens has 131,072 bytes each; computing it takes its part of a chunk of 8,192 at that position."""
+    fetched_s = 16 * 131_072 / (gb_s * 1e9)
+    positions = np.arange(H100.model.max_context - 16)
+    quicker = positions[fetched_s < step_model(H100).prefill(8192, positions) * 16 / 8192]
+    found = quicker_to_fetch(H100, Tier(name="ssd", size_bytes=1e12, bytes_per_s=gb_s * 1e9), 1000)
+    assert found.yours == 1000
+    if gb_s < 1:
+        assert not len(quicker)
+        assert ends(found) == (False, None, None)
+    elif gb_s > 10:
+        assert len(quicker) == len(positions)
+        assert ends(found) == (True, None, None)
+    else:
+        assert 0 < quicker[0] < 131_000
+        assert ends(found) == (True, quicker[0], None)
 
 
 def test_autoscaling_pays_from_a_busiest_hour_that_the_mean_takes_a_replica_less_than() -> None:
@@ -294,19 +346,20 @@ def test_autoscaling_pays_from_a_busiest_hour_that_the_mean_takes_a_replica_less
 
 
 def test_locked_clocks_are_told_in_kilowatt_hours_of_decode() -> None:
-    sold = (offer("H200", 1, 3.0),)
-    here = Setup(on(gpu="H200"), short_load(10), sold, TODAY, parse_slos("tpot_p99=50ms"))
+    """Our H200 draws 695.9 W at 64 sequences, and at 8 the mean of 454.4 W at 4 and 527.3 W at 16: 32 % of it."""
+    here = Setup(on(gpu="H200"), short_load(10), (offer("H200", 1, 3.0),), TODAY, parse_slos("tpot_p99=50ms"))
     now = Bills().bill_of(here)
     assert isinstance(now, Bill)
-    hours = next(line.quantity for line in now.bill.lines if line.name == "decode")
-    curve = power_of(here.deployment.gpu)
-    assert curve
-    kwh = LOCKED_SAVES["H200"] * hours * curve.decoding(now.batch) / 1000
-    made = clocks_locked(here, now)
-    assert made.bill is None
-    assert isinstance(made.reason, Marked)
-    assert f"{kwh:,.0f} kWh" in made.reason
-    assert "arXiv:2605.11999" in made.reason
+    hours = (("prefill", 500), ("decode", 1000), ("idle", 700))
+    lines = [CostLine(name=name, quantity=number, unit="GPU-hour", usd_per_unit=3.0) for name, number in hours]
+    for batch, kwh, watts in ((64.0, 223, 696), (8.0, 157, 491)):
+        bill = now.model_copy(update={"batch": batch, "bill": CostTree(name="a month", lines=tuple(lines))})
+        made = clocks_locked(here, bill)
+        assert made.bill is None
+        assert isinstance(made.reason, Marked)
+        assert f"at most {kwh} kWh a month" in made.reason
+        assert f"here it draws {watts} W" in made.reason
+        assert "arXiv:2605.11999" in made.reason
     a100 = Bills().bill_of(NOW)
     assert isinstance(a100, Bill)
     assert "no figure" in str(clocks_locked(NOW, a100).reason)

@@ -15,6 +15,9 @@ from tokonomics.levers.memory_sizes import MemoryAnswer, Tried, Worth, sizes_gb,
 from tokonomics.levers.prefix_cache import PrefixCacheLever, prefix_cache_lever
 from tokonomics.money.cache_tiers import DRAM_USD_PER_GB_HOUR, parse_tiers
 from tokonomics.physics.steptime import step_model
+from tokonomics.questions.levers import CacheResult
+from tokonomics.questions.requests.traffic import CacheRequest
+from tokonomics.report.cache_view import cache
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import generate, parse_sessions
 from tokonomics.traffic.lengths import parse_lengths
@@ -208,12 +211,26 @@ def test_in_a_closed_loop_a_memory_without_limit_finds_all_that_was_said_before(
     assert freed == pytest.approx(base.prefill_replicas - largest.prefill_replicas, rel=0.1)
 
 
+def test_a_memory_for_all_is_not_told_as_one_of_each_replica(cycle: Trace) -> None:
+    made, answer = asked(cycle, "dram=64@0,remote=300@0,ssd=auto@900")
+    both = next(row.setting.name for row in made.rows if len(row.setting.tiers) == 2)
+    empty = dict.fromkeys(("templates", "semantic", "semantic_bill", "price_from"))
+    for keep, said in (
+        (answer.keep, "Keep 300 GB of remote memory for all replicas, no DRAM and no disk behind the GPUs"),
+        (both, "Keep 64 GB of DRAM a replica, 300 GB of remote memory for all replicas, no disk behind the GPUs"),
+    ):
+        lever = made.model_copy(update={"memory": answer.model_copy(update={"keep": keep})})
+        result = CacheResult(prefix_cache=lever, text_templates=(), **empty)
+        text = cache(result, CacheRequest()).text()
+        assert said in text
+
+
 def test_the_machines_own_memory_comes_first_and_costs_nothing() -> None:
     deployment = on()
     ours, given = parse_tiers("dram=200", deployment)[0], parse_tiers("dram=200@0.01", deployment)[0]
     assert ours.line(3, 126).quantity == 3 * 74
     assert ours.line(3, 300).usd == 0
-    assert ours.line(3).usd == pytest.approx(600 * DRAM_USD_PER_GB_HOUR)
+    assert ours.line(3, 0).usd == pytest.approx(600 * DRAM_USD_PER_GB_HOUR)
     assert given.line(3, 126).usd == pytest.approx(6)
     assert parse_tiers("ssd=200", deployment)[0].line(3, 126).quantity == 600
 

@@ -412,6 +412,22 @@ def test_tiers_that_are_none_are_refused(text: str, deployment: Deployment) -> N
     assert refused.value.field == "tiers"
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ssd=0:2", "is no size above 0"),
+        ("ssd=2000:0", "gives no speed in GB/s"),
+        ("ssd=2000:3/x", "gives no speed in GB/s"),
+        ("dram=200:30/20", "gives two speeds: host memory has one, of reading"),
+        ("ssd=2000:3@-1", "gives no price in $/GB-hour"),
+    ],
+)
+def test_what_is_wrong_with_a_tier_is_named(text: str, said: str, deployment: Deployment) -> None:
+    with pytest.raises(BadInput) as refused:
+        parse_tiers(text, deployment)
+    assert refused.value.what == f"'{text}' {said}"
+
+
 def test_a_row_has_the_latency_of_its_fleet_and_slower_is_no_saving(deployment: Deployment, crowded: Trace) -> None:
     made = prefix_cache_lever(deployment, crowded, lambda count: USD)
     for row in made.rows:

@@ -1,5 +1,6 @@
 """One price rule: the same GPUs on the same terms cost the same, whoever asks."""
 
+from dataclasses import replace
 from datetime import date
 
 import pytest
@@ -12,13 +13,13 @@ from tokonomics.catalog.places import Seller
 from tokonomics.measure.meter.spending import Prices
 from tokonomics.questions.cost import cost, own_hardware
 from tokonomics.questions.fleet import fleet
-from tokonomics.questions.levers import setup_of
+from tokonomics.questions.levers import cache, setup_of
 from tokonomics.questions.meter import asked as meter_settings
 from tokonomics.questions.plan import plan
 from tokonomics.questions.request import SILENT
 from tokonomics.questions.requests.buy import CostRequest, FleetRequest, OwnHardwareRequest, PlanRequest
 from tokonomics.questions.requests.run import MeterWatchRequest
-from tokonomics.questions.requests.traffic import CapacityRequest, LeversRequest, SimulateRequest
+from tokonomics.questions.requests.traffic import CacheRequest, CapacityRequest, LeversRequest, SimulateRequest
 from tokonomics.questions.results import PlanResult
 from tokonomics.questions.simulate import capacity, simulate
 from tokonomics.sizing.bill import Bill, Bills
@@ -73,6 +74,24 @@ def test_every_verb_pays_the_same_for_a_gpu_hour(gpu: str) -> None:
         "levers": now.usd_per_month / HOURS_PER_MONTH,
     }
     assert prices == pytest.approx(dict.fromkeys(prices, cheapest_by_hand(gpu)))
+
+
+def test_levers_and_cache_charge_the_same_for_memories_that_the_machine_has_in_part() -> None:
+    """Five replicas on machines of one L40S: of each 200 GB of DRAM some are left on the machine and cost nothing."""
+    asked = {"model": "llama-3.1-8b", "gpu": "L40S", "trace": "mooncake-conversation", "to": "1m", "rate": "0.4",
+             "slo": "ttft_p99=20"}  # fmt: skip
+    tiers = "dram=200,ssd=100"
+    setup = setup_of(LeversRequest.checked(asked), SILENT)
+    bill = Bills().bill_of(replace(setup, tiers=tiers))
+    assert isinstance(bill, Bill)
+    rows = there(cache(CacheRequest.checked({**asked, "tiers": tiers})).prefix_cache).rows
+    hour = there(next(row.bill for row in rows if len(row.setting.tiers) == 2))
+    assert hour.line("replicas").quantity == bill.replicas
+    for memory, gb in (("dram", 200), ("ssd", 100)):
+        assert bill.bill.line(memory).usd == pytest.approx(hour.line(memory).usd * HOURS_PER_MONTH)
+        assert hour.line(memory).quantity <= gb * bill.replicas
+    assert 0 < hour.line("dram").quantity < 200 * bill.replicas
+    assert bill.usd_per_month == pytest.approx(hour.usd * HOURS_PER_MONTH)
 
 
 def test_a_fleet_and_a_machine_of_ones_own_are_held_against_the_same_price() -> None:

@@ -66,7 +66,12 @@ def test_the_replay_equals_a_dictionary(lists: list[list[int]], own: list[int], 
 
 
 def written_by_hand(
-    lists: list[list[int]], tokens: list[int], times: list[float], links: list[int], slow: tuple[float, int, int, float]
+    lists: list[list[int]],
+    tokens: list[int],
+    times: list[float],
+    links: list[int],
+    have: list[int],
+    slow: tuple[float, int, int, float],
 ) -> tuple[list[int], int]:
     """The tokens found, and the blocks lost, with a queue of whole blocks a writer takes from one by one."""
     block_s, front, chunk, computing_s = slow
@@ -80,13 +85,13 @@ def written_by_hand(
         while leading < min(len(ids), prompt // 8) and ids[leading] in stored:
             leading += 1
         room = front - waiting[link]
-        if crowded[link]:
-            leading = 0
-        while leading > room and leading % chunk:
-            leading -= 1
-        while leading > max(room, 0):
-            leading -= chunk
-        found.append(leading * 8)
+        here = min(leading, have[request])
+        read = 0 if crowded[link] else leading - here
+        while read > room and read % chunk:
+            read -= 1
+        while read > max(room, 0):
+            read -= chunk
+        found.append((here + read) * 8)
         own = [(request, place) for place in range(-(-max(prompt - 8 * len(ids), 0) // 8))]
         new = [block for block in [*ids, *own] if block not in stored]
         room += computing_s / block_s
@@ -109,10 +114,19 @@ def written_by_hand(
     chunk=st.integers(1, 4),
     replicas=st.integers(1, 2),
     computing_s=st.sampled_from([0.0, 2.0]),
+    faster=st.lists(st.integers(0, 6), min_size=31, max_size=31),
 )
 def test_what_comes_faster_than_it_is_written_is_not_there_later(
-    lists: list[list[int]], own: list[int], gaps: list[int], front: int, chunk: int, replicas: int, computing_s: float
+    lists: list[list[int]],
+    own: list[int],
+    gaps: list[int],
+    front: int,
+    chunk: int,
+    replicas: int,
+    computing_s: float,
+    faster: list[int],
 ) -> None:
+    """Also behind a faster memory, whatever that says it has."""
     tokens = [8 * len(ids) + more + 1 for ids, more in zip(lists, own, strict=False)]
     times = np.cumsum(gaps[: len(lists)]).astype(float)
     links = [place % replicas for place in range(len(lists))]
@@ -121,11 +135,11 @@ def test_what_comes_faster_than_it_is_written_is_not_there_later(
         front_blocks=front,
         chunk_blocks=chunk,
         link=np.array(links, np.int32),
-        have=np.zeros(len(lists), np.int64),
+        have=np.array(faster[: len(lists)], np.int64),
         computing_s=np.full(len(lists), computing_s),
     )
     made = reuse_within(blocks_of(lists, 8), np.array(tokens, np.int32), times, writes=writes)
-    found, lost = written_by_hand(lists, tokens, times.tolist(), links, (1.0, front, chunk, computing_s))
+    found, lost = written_by_hand(lists, tokens, times.tolist(), links, faster, (1.0, front, chunk, computing_s))
     assert made.tokens.tolist() == found
     assert made.unwritten_blocks == lost
 
@@ -145,6 +159,15 @@ def test_a_slow_cache_by_hand() -> None:
     for have, found in ((0, 0), (2, 64)):
         writes = SlowWrites(0.5, 6, 6, none[:3], np.array([0, 0, have]), at_once[:3])
         assert reuse_within(lists, np.full(3, 64, np.int32), times, writes=writes).tokens.tolist() == [0, 0, found]
+
+
+def test_a_prompt_never_seen_finds_nothing_however_full_the_room_is() -> None:
+    """Ten blocks come over two seconds into a room of eight: two more wait than fit as the next prompt comes."""
+    lists, prompts = blocks_of([list(range(10)), [10, 11, 12, 13]], 16), np.array([160, 64], np.int32)
+    none, have, computing_s = np.zeros(2, np.int32), np.array([0, 2]), np.array([2.0, 0.0])
+    made = reuse_within(lists, prompts, np.zeros(2), writes=SlowWrites(1.0, 8, 1, none, have, computing_s))
+    assert made.tokens.tolist() == [0, 0]
+    assert made.unwritten_blocks == 4
 
 
 @settings(deadline=None, max_examples=40)

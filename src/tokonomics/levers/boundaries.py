@@ -6,9 +6,10 @@ it, the share of the prompt tokens that must be found in a cache before a replic
 and the closed form behind the bills.
 
 The boundary in dollars is a load. Of today's fleet and of the changed one it is searched by simulation what as many
-replicas hold at most, and so for the numbers of replicas at either end of the boundary; others are taken to hold in
-proportion. Whole replicas on whole machines then cost one amount from step to step of the load, and the lever saves
-between some of those steps: from just above the first load that is told, up to the last.
+replicas hold at most, and so for the numbers of replicas at either end of the boundary; others are taken to hold what a
+line between those says, or in proportion outside of them. Whole replicas on whole machines then cost one amount from
+step to step of the load, and the lever saves between some of those steps: from just above the first load that is told,
+up to the last.
 """
 
 import math
@@ -184,6 +185,7 @@ class Fleet:
     known: dict[int, float]  # the highest rate that so many replicas hold, as simulated; of today's it is known
     search: Callable[[int, float], float]  # simulates such a rate, from a guess
     usd_per_replica: float = 0.0  # a month, beside the machines
+    usd_shared: float = 0.0  # a month, for memories that all replicas share
 
     @property
     def needs(self) -> float:
@@ -191,25 +193,28 @@ class Fleet:
         return self.replicas * self.rate / self.known[self.replicas]
 
     def held_by(self, replicas: int) -> float:
-        """Return the highest rate of so many replicas: in proportion to the nearest number that is known.
+        """Return the highest rate of so many replicas: on a line between the known numbers beside them.
 
-        More replicas hold no less, and fewer than today's do not hold today's load.
+        Fewer than all that are known hold in proportion to the smallest of those, more in proportion to the largest.
+        Fewer than today's do not hold today's load.
         """
-        if replicas in self.known:
-            return self.known[replicas]
-        nearest = min(self.known, key=lambda count: abs(count - replicas))
-        most = [rate for count, rate in self.known.items() if count > replicas]
-        most += [self.rate * (1 - 1e-9)] if replicas < self.replicas else []
-        least = [rate for count, rate in self.known.items() if count < replicas]
-        rate = max(replicas * self.known[nearest] / nearest, *least, 0.0)
-        return min(rate, *most, math.inf)
+        counts = sorted(self.known)
+        nearest = min(max(replicas, counts[0]), counts[-1])
+        held = replicas / nearest * float(np.interp(nearest, counts, [self.known[count] for count in counts]))
+        return min(held, self.rate * (1 - 1e-9)) if replicas < self.replicas else held
 
     def learn(self, replicas: int) -> bool:
-        """Simulate what so many replicas hold; return whether that was not known yet."""
+        """Simulate what so many replicas hold; return whether that was not known yet.
+
+        Fewer replicas do not hold more, though chance may have it so.
+        """
         if replicas in self.known:
             return False
         found = self.search(replicas, self.held_by(replicas))
-        self.known[replicas] = min(found, self.rate * (1 - 1e-9)) if replicas < self.replicas else found
+        least = [rate for count, rate in self.known.items() if count < replicas]
+        most = [rate for count, rate in self.known.items() if count > replicas]
+        most += [self.rate * (1 - 1e-9)] if replicas < self.replicas else []
+        self.known[replicas] = min(max(found, *least, 0.0), *most, math.inf)
         return True
 
     def replicas_at(self, rate: float) -> int:
@@ -218,7 +223,7 @@ class Fleet:
 
     def usd(self, replicas: int) -> float:
         """Return the bill of so many replicas, a month."""
-        return self.hosts.usd_per_month(replicas) + replicas * self.usd_per_replica
+        return self.hosts.usd_per_month(replicas) + replicas * self.usd_per_replica + self.usd_shared
 
     def usd_at(self, rate: float) -> float:
         return self.usd(self.replicas_at(rate))
@@ -254,7 +259,8 @@ def fleet_of(setup: Setup, bill: Bill, bills: Bills) -> Fleet | None:
         return None
     sized = served[0]
     hosts, _ = setup.hosts()
-    beside = (bill.usd_per_month - hosts.usd_per_month(sized.replicas)) / sized.replicas
+    shared = math.fsum(bill.bill.line(price.tier.name).usd for price in bill.memories if price.tier.shared)
+    beside = (bill.usd_per_month - hosts.usd_per_month(sized.replicas) - shared) / sized.replicas
     search = partial(_held_by, setup, sized, bills)
 
     def todays() -> dict[int, float]:
@@ -262,7 +268,7 @@ def fleet_of(setup: Setup, bill: Bill, bills: Bills) -> Fleet | None:
 
     # Shared, so that what one lever asks of today's fleet is known to the next.
     known = bills.once(("held", setup.as_fixed_fleet), todays)
-    return Fleet(setup.load.workload.rate, sized.replicas, hosts, known, search, beside)
+    return Fleet(setup.load.workload.rate, sized.replicas, hosts, known, search, beside, shared)
 
 
 def _held_by(setup: Setup, sized: Sized, bills: Bills, replicas: int, guess: float) -> float:

@@ -114,7 +114,7 @@ class CacheComparison:
         known = next((row for row in self.rows if row.setting.name == setting.name), None)
         return known or self.add(setting, self.needed(setting))
 
-    def is_prompt(self, row: CacheRow) -> bool:
+    def is_in_time(self, row: CacheRow) -> bool:
         """Tell whether a row meets the SLOs; if none is set, whether it answers no later than without a cache."""
         return bool(row.bill and (self.slos or max(times_later(row, self.rows[0])) <= 1 + SAME))
 

@@ -320,7 +320,7 @@ def _not_autoscaled(setup: Setup) -> NotServed | None:
 
 def _let_wait(share: float | None, setup: Setup) -> Setup | NotServed:
     """Return the setup with the requests that can wait in its quiet hours, served after all others."""
-    trace, ask = setup.load.trace, option("batch_share", "30%")
+    trace, ask = setup.load.trace, option("batch_share", f"{share:.0%}" if share else "30%")
     if setup.offline or not setup.targets:
         return _nothing("no request has a target: all of them can wait already")
     if trace.turns is not None:
@@ -328,6 +328,9 @@ def _let_wait(share: float | None, setup: Setup) -> Setup | NotServed:
     if setup.disaggregated:
         return NotServed(Reason.not_simulated, "not simulated together with disaggregation")
     told = with_waiting(trace, share, setup.slos)
+    if told is None and trace.classes:
+        given = f", and {ask} does not go with classes" if share else ""
+        return _nothing(f"none of the classes can wait{given}: give targets only to those that cannot")
     if told is None:
         return _nothing(f"the traffic does not say which requests can wait for hours: say how many ({ask})")
     return replace(setup, load=deferred(replace(setup.load, trace=told)), slos=())

@@ -214,7 +214,7 @@ class MemorySearch:
 
     def _tried(self, memories: Memories) -> Tried:
         row = self.compared.behind(self.base.setting, memories)
-        return Tried(row.needs or math.inf, self.compared.is_prompt(row))
+        return Tried(row.needs or math.inf, self.compared.is_in_time(row))
 
     def _try(self, price: TierPrice, others: Memories) -> None:
         def least_usd(needs: float, gigabytes: float) -> float:
@@ -222,7 +222,7 @@ class MemorySearch:
             return self.compared.bill("", int(needs), self.joined(price, gigabytes, others)).usd if finite else 0.0
 
         def best_usd() -> float:
-            bills = [row.bill.usd for row in self.compared.rows if row.bill and self.compared.is_prompt(row)]
+            bills = [row.bill.usd for row in self.compared.rows if row.bill and self.compared.is_in_time(row)]
             return min(bills, default=math.inf)
 
         def at(gigabytes: float) -> Tried:
@@ -234,7 +234,7 @@ class MemorySearch:
     def _counting(self) -> list[CacheRow]:
         """Return the settings with a cache that count; all of them if none does."""
         cached = self.compared.rows[1:]
-        return [row for row in cached if self.compared.is_prompt(row)] or cached
+        return [row for row in cached if self.compared.is_in_time(row)] or cached
 
     def _kept(self) -> CacheRow:
         cheapest = min(self._counting, key=cost_then_wait)

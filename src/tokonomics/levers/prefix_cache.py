@@ -141,9 +141,9 @@ def prefix_cache_lever(
             compared.behind(base.setting, chosen)
     else:
         memory, by_size = MemorySearch(compared, base, simulation, tuple(tiers)).find()
-    prompt = [row for row in rows if compared.is_prompt(row)]
+    in_time = [row for row in rows if compared.is_in_time(row)]
     # At the same bill, prefer the cache with the fewest parts: each row adds to those before it.
-    best = min(prompt, key=lambda one: (cost_then_wait(one)[0], one is rows[0]), default=None)
+    best = min(in_time, key=lambda one: (cost_then_wait(one)[0], one is rows[0]), default=None)
     if memory and best and best.setting.tiers:
         best = next(row for row in rows if row.setting.name == memory.keep)
     per_replica = usd_per_replica_hour(replicas or fleets[0].sized.replicas)

@@ -6,6 +6,7 @@ A block pays if it is read again sooner than the quotient of the two (the five-m
 for KV).
 """
 
+import math
 from datetime import date
 
 from pydantic import NonNegativeFloat, PositiveFloat
@@ -62,7 +63,7 @@ class TierPrice(Noun):
         told = {"speed_from": "as given", "speed_badge": Badge.assumed}
         return self.model_copy(update={"tier": self.tier.model_copy(update=speeds), **told})
 
-    def line(self, replicas: float, machine_gb: float = 0.0) -> CostLine:
+    def line(self, replicas: float, machine_gb: float) -> CostLine:
         """Return what it costs for some replicas whose machines have this many GB left for each."""
         each = self.tier.size_bytes / BYTES_PER_GB
         if self.in_machine:
@@ -138,20 +139,33 @@ def parse_tiers(
         gigabytes, told, speeds = amount.partition(":")
         reads, split, writes = speeds.partition("/")
         open_size = auto and name != "remote" and gigabytes.strip() == AUTO
-        try:
-            gb, usd = 1.0 if open_size else float(gigabytes), float(price) if at else None
-            own = (float(reads), float(writes if split else reads)) if told else None
-        except ValueError:
-            gb, usd, own = -1.0, None, None
-        fits = all(0 < speed <= 1e4 for speed in own or ()) and not (split and name == "dram")
-        if not 0 < gb <= 1e9 or (usd is not None and not 0 <= usd <= 1e3) or not fits:
-            raise BadInput(f"'{shorten(part.strip())}' is no size above 0", field="tiers", fix=TIERS_HELP)
+        gb, usd = 1.0 if open_size else _number(gigabytes), _number(price) if at else None
+        own = (_number(reads), _number(writes if split else reads)) if told else None
+        wrong = None
+        if not 0 < gb <= 1e9:
+            wrong = "is no size above 0"
+        elif not all(0 < speed <= 1e4 for speed in own or ()):
+            wrong = "gives no speed in GB/s"
+        elif split and name == "dram":
+            wrong = "gives two speeds: host memory has one, of reading"
+        elif usd is not None and not 0 <= usd <= 1e3:
+            wrong = "gives no price in $/GB-hour"
+        if wrong:
+            raise BadInput(f"'{shorten(part.strip())}' {wrong}", field="tiers", fix=TIERS_HELP)
         if name in tiers:
             raise BadInput(f"{name} is given twice", field="tiers", fix=TIERS_HELP)
         memory = _tier(name, gb, usd, deployment, ttl_s, on or today())
         memory = memory.at(*own) if own else memory
         tiers[name] = memory.model_copy(update={"is_sized": not open_size})
     return tuple(tiers[name] for name in TIER_NAMES if name in tiers)
+
+
+def _number(text: str) -> float:
+    """Return the number that a text is; NaN, which is in no range, if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _tier(name: str, gb: float, usd: float | None, deployment: Deployment, ttl_s: float | None, on: date) -> TierPrice:

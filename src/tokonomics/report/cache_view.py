@@ -100,16 +100,23 @@ _MEMORIES = {"dram": "DRAM", "ssd": "disk", "remote": "remote memory"}
 def _kept(lever: PrefixCacheLever, memory: MemoryAnswer) -> Iterable[blocks.Line]:
     """Say how much memory to keep behind the GPUs, and why."""
     keep = next(row for row in lever.rows if row.setting.name == memory.keep)
-    kept = {price.tier.name: price.tier.size_bytes for price in keep.setting.tiers}
-    sizes = " and ".join(f"{gigabytes(size)} of {_MEMORIES[name]}" for name, size in kept.items())
+    kept = {price.tier.name for price in keep.setting.tiers}
     none = " and ".join(f"no {_MEMORIES[verdict.name]}" for verdict in memory.verdicts if verdict.name not in kept)
     if memory.verdicts:
-        whole = ", ".join(part for part in (f"{sizes} a replica" if kept else "", none) if part)
+        whole = ", ".join(part for part in (*_sizes_kept(keep.setting.tiers), none) if part)
         is_late = lever.slower is not None and lever.slower.name == memory.keep.strip()
         late = ", if answers may come later" if is_late else ""
         yield blocks.line(blocks.Span(f"Keep {whole} behind the GPUs", "best" if kept else ""), late, kind="heading")
     verdicts = memory.verdicts if memory.working_set_bytes else ()
     yield blocks.note(*map(_verdict, verdicts), _working_set(lever, memory))
+
+
+def _sizes_kept(tiers: Sequence[TierPrice]) -> Iterable[str]:
+    """Say what each replica keeps, and what all of them keep together."""
+    for is_shared, whose in ((False, "a replica"), (True, "for all replicas")):
+        own = [price.tier for price in tiers if price.tier.shared is is_shared]
+        if own:
+            yield f"{' and '.join(f'{gigabytes(tier.size_bytes)} of {_MEMORIES[tier.name]}' for tier in own)} {whose}"
 
 
 def _verdict(verdict: MemoryVerdict) -> str:

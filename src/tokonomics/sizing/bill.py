@@ -359,9 +359,10 @@ class Bills:
 
         prompts, answers = with_spare(sized.replicas)
         running = sized.mean_over_time(lambda replicas: sum(with_spare(replicas)))
+        machine_gb = max(0.0, min(left_gb(deployment, offer) or 0.0 for offer in bought.offers))
         tiers = tuple(
             line.model_copy(update={"quantity": line.quantity * HOURS_PER_MONTH})
-            for line in (tier.line(running) for tier in memories)
+            for line in (tier.line(running, machine_gb) for tier in memories)
         )
         price_date = min([bought.price_date, *(tier.price_date for tier in memories if tier.price_date)])
         held, share = _held_by_one(setup, hosts, sized)

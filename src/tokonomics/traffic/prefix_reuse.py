@@ -228,7 +228,9 @@ def _readable(front: Front, request: int, leading: int, now_s: float) -> int:
     link, have = front.link[request], front.have[request]
     front.backlog[link] = max(0.0, front.backlog[link] - (now_s - front.seen_s[link]) / front.limits[0])
     front.seen_s[link] = now_s
-    if leading > have and front.is_full[link] > 0:
+    if leading <= have:
+        return leading
+    if front.is_full[link] > 0:
         return int(have)
     free = front.limits[1] - front.backlog[link]
     return leading if leading - have <= free else have + _whole_chunks(free, front.limits[2])
