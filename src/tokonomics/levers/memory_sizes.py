@@ -246,7 +246,9 @@ class MemorySearch:
         lines = [price.line(count, self.compared.machine_gb(count)) for price in tiers]
         paid = sum(line.quantity for line in lines if line.usd_per_unit)
         each = [price.tier.size_bytes / BYTES_PER_GB for price in tiers]
-        of_use = min(max(each, default=0.0), self.working_gb) * all(hit.tokens for hit in row.tier_hits)
+        # What is slower to fetch than to compute is of no use, even where it costs nothing.
+        helps = all(hit.tokens and hit.quicker_from_bytes_per_s is None for hit in row.tier_hits)
+        of_use = min(max(each, default=0.0), self.working_gb) * helps
         return paid, -of_use, sum(each), *cost_then_wait(row)
 
     def find(self) -> tuple[MemoryAnswer, FoundBySize]:

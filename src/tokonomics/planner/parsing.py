@@ -264,7 +264,7 @@ NO_DRAFT = "none"
 
 
 METHODS = {"mtp": DraftMethod.mtp, "eagle": DraftMethod.eagle3, "eagle3": DraftMethod.eagle3,
-           "ngram": DraftMethod.ngram, "n-gram": DraftMethod.ngram}  # fmt: skip
+           **dict.fromkeys(("ngram", "n-gram", "ngrams", "n-grams"), DraftMethod.ngram)}  # fmt: skip
 """Drafts that belong to a model or its text, as a user writes them; any other name is the name of a model."""
 
 

@@ -23,7 +23,7 @@ from tokonomics.report.wording import (
     speed_word,
     time_text,
 )
-from tokonomics.sizing.bill import Bill
+from tokonomics.sizing.bill import Bill, DraftUse
 from tokonomics.sizing.setup import Setup
 from tokonomics.units import count, fine_percent, gigabytes, percent, plural, seconds, usd
 
@@ -295,15 +295,24 @@ def _footnotes(ranking: Ranking, pulled: Sequence[Pulled]) -> blocks.Line:
         *(f"{lever.name}: {lever.quality}" for lever in pulled if lever.knob in ("weights", "kv", API)),
         "Every bill is of a simulated fleet: the fewest replicas that meet every SLO, on whole machines. load: "
         "requests served over what full batches would serve; a lever that saves nothing yet may make room.",
-        "Speculative decoding: a round's time over its tokens; the acceptance is yours, else published, else assumed."
-        if "speculative decoding" in names
-        else "",
+        *(_drafts(lever.bill.draft) for lever in pulled if lever.knob == "speculation" and lever.bill),
         "Requests that can wait: their own latencies count in that row, from when they are sent."
         if "requests that can wait" in names
         else "",
         "Spot: as much as the verdict allows, interruptions priced." if "spot" in names else "",
         _quoted(bills),
         "Similar prompts and templates: `tokonomics cache`. Shared fleets and LoRA: `tokonomics tenants`.",
+    )
+
+
+def _drafts(draft: DraftUse | None) -> str:
+    """Say what drafts, and where its acceptance is from."""
+    if draft is None:
+        return ""
+    given = f", as published: {draft.source}" if draft.source else "; it is yours, or else assumed"
+    return (
+        f"Speculative decoding: {draft.name}, of whose tokens {percent(draft.acceptance)} are accepted{given}. "
+        "Measure it on your own texts."
     )
 
 

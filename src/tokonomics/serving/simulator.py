@@ -7,9 +7,9 @@ KV blocks that fit the remaining memory. A disaggregated fleet is two simulation
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 
 import numpy as np
@@ -146,10 +146,10 @@ def simulate(
     by_priority = by_priority or bool(trace.classes)
     rules = rules_for(deployment, trace, prefix_cache, max_sequences, max_batched_tokens)
     paced = _in_rounds(deployment, trace, rules, seed)
-    requests = requests_for(trace, rules, timeout_s, by_priority)._replace(output_tokens=paced.output_tokens)
-    requests = _clients(requests, trace, fleet)
-    joins = None if fetches is None else np.argsort(trace.arrival_s + fetches.delay_s, kind="stable")
-    if fetches is not None and joins is not None:
+    asked = partial(_requests_in_rounds, trace, paced, timeout_s=timeout_s, by_priority=by_priority)
+    requests, joins = _clients(asked(rules), trace, fleet), None
+    if fetches is not None:
+        joins = np.argsort(trace.arrival_s + fetches.delay_s, kind="stable")
         requests = _joining(requests, joins, fetches)
     if fleet.retries and requests.may_fail:
         requests = with_attempts(requests, fleet.retries + 1, fleet.backoff_s)
@@ -161,8 +161,7 @@ def simulate(
     if fleet.prefill_replicas:
         prefill = _prefill_side(deployment, trace, fleet, prefix_cache, max_batched_tokens, steps)
         prefill_rules, decode = prefill.rules, ServingSide(deployment, rules, table)
-        requests = requests_for(trace, prefill_rules, timeout_s, by_priority)
-        requests = requests._replace(output_tokens=paced.output_tokens)
+        requests = asked(prefill_rules)
         served, worlds = serve_apart(requests, prefill, decode, fleet, seed, watch._replace(is_settled=None))
     else:
         judge = _judge(watch, requests, fetches, joins)
@@ -173,10 +172,7 @@ def simulate(
         served = _before_fetching(_taken(served, np.argsort(joins)), trace, requests, fetches)
     served, trace = _answered_so_far(served, trace) if judge and judge.settled else (served, trace)
     served, trace, sent = _as_sent(_heard(served, table.answer_s), trace, requests)
-    finishes = served.finish_s[np.isfinite(served.finish_s)]
-    # The last step may continue after its last client has hung up.
-    steps_end_s = max(float(world.replicas["time_s"].max()) for world in worlds)
-    end_s = float(max(finishes.max(initial=0.0), trace.arrival_s[-1], steps_end_s))
+    end_s = _end_s(served, trace, worlds)
     timeline, bin_s = _one_timeline(worlds, end_s)
     return Simulation(
         deployment=deployment,
@@ -213,6 +209,18 @@ def _in_rounds(deployment: Deployment, trace: Trace, rules: Rules, seed: int) ->
     drawn = np.rint(tokens + sd * np.random.default_rng(seed).standard_normal(len(trace)))
     most = np.maximum(tokens, rules.max_context - trace.input_tokens.astype(np.float64))
     return dataclasses.replace(trace, output_tokens=np.clip(drawn, np.minimum(tokens, 2), most).astype(np.int32))
+
+
+def _end_s(served: Served, trace: Trace, worlds: Sequence[World]) -> float:
+    """Return when all is over: the last step may continue after its last client has hung up."""
+    finishes = served.finish_s[np.isfinite(served.finish_s)]
+    steps_end_s = max(float(world.replicas["time_s"].max()) for world in worlds)
+    return float(max(finishes.max(initial=0.0), trace.arrival_s[-1], steps_end_s))
+
+
+def _requests_in_rounds(trace: Trace, paced: Trace, rules: Rules, *, timeout_s: float, by_priority: bool) -> Requests:
+    """Return the requests with answers as long as rounds of drafts make them; what is shared stays as it was."""
+    return requests_for(trace, rules, timeout_s, by_priority)._replace(output_tokens=paced.output_tokens)
 
 
 def _prefill_side(
