@@ -122,7 +122,12 @@ def test_the_record_has_every_cell_that_was_served_as_it_was_measured_and_predic
             there, without = (figures[cell[load]][cell["figure"]] for load in ("load", "without"))
             assert row[name] == pytest.approx((without - there) / without, rel=1e-4, abs=1e-6)
     apart = {row["load"] for row in RECORD["cells"] if row["apart"]}
-    assert apart == {"fp8 weights: bits 256 × 128", "fp8 kv: bits 256 × 128", "n-grams: 16 × 256"}
+    assert apart == {
+        "fp8 weights: bits 256 × 128",
+        "fp8 kv: bits 256 × 128",
+        "n-grams: 16 × 256",
+        "lora 16: 96 users, none",
+    }
     assert RECORD["not_served"] == ["small: gaps filled by 12"]
 
 
