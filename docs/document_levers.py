@@ -122,7 +122,7 @@ def opening() -> str:
         f"**Drafts** pay with few users and a high acceptance: EAGLE-3 paid {eagle[0.3]} user at 0.3, {eagle[0.5]} users at 0.5 "
         f"and {eagle[0.7]} on the grid from 0.7, MTP {mtp[0.4]} at 0.4 and {mtp[0.8]} users at 0.8, a draft model of 1B in none "
         f"of {len(_rows('drafts: a model'))} cells, and n-grams only on the texts that suit them.",
-        f"**Flags** pay by being left alone, and what shares a GPU pays in other ways than speed: LoRA made 96 users' tokens "
+        f"**Flags** pay by being left alone, and what shares a GPU pays in other ways than speed: LoRA on a server that may hold 64 adapters made 96 users' tokens "
         f"{_share(few, -1)} (one adapter) to {_share(many, -1)} (64) more expensive, two models on a GPU made each other's "
         f"answers {1 - max(row['measured'] for row in pair):.1f} to {1 - min(row['measured'] for row in pair):.1f} times as slow, "
         f"priorities cut people's waits for the first token by {_range(people)} {_turn('priorities', 'batch work', figure=PEOPLE)} "
