@@ -13,12 +13,13 @@ from tokonomics.cli.main import application
 from tokonomics.errors import BadInput, TokonomicsError, flag, in_python, option, shorten, spelled
 from tokonomics.types import Marked, Noun
 
-BELOW_THE_DOORS = ("catalog", "physics", "traffic", "serving", "money", "planner", "deploy", "measure")
+BELOW_THE_DOORS = ("catalog", "physics", "traffic", "serving", "money", "planner", "deploy", "measure", "operate")
 MARKS = re.compile("[\u2063\u2064]")
 
 ALLOWED = {
     "deploy/scripts.py": {"--host", "--port"},  # of an engine
     "deploy/targets.py": {"--model"},  # of an engine under Dynamo
+    "operate/start_command.py": {"--port"},  # of an engine
     "measure/probe/timings.py": {"--quick", "--seconds"},  # a program of its own
     "measure/probe/kernels.py": {"--format"},  # of nvidia-smi
     "measure/quotes.py": {"--model", "--precision", "--save", "--seconds", "--seed", "--slo"},  # of a script to run

@@ -53,6 +53,7 @@ _FLAGS = {
     "as_json": "json",
     "timings": "from",
     "as_family": "as",
+    "try_": "try",
     "classes": "class",
 }
 """Flags of fields whose flag is not a valid Python name."""

@@ -19,9 +19,9 @@ import threading
 import time
 import traceback
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -342,11 +342,12 @@ class WorkerProcess:
 
     def __init__(self, begin: str, arguments: Sequence[Any], memory_bytes: int, environment: Mapping[str, str]) -> None:
         self._line, there = multiprocessing.Pipe()
-        path = [os.path.abspath(folder) for folder in sys.path]  # noqa: PTH100 - no more than that
-        code = f"import sys; sys.path[:] = {path}; from tokonomics.workers import live; live({there.fileno()})"
         with there:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", code], stdin=subprocess.PIPE, pass_fds=[there.fileno()], env=environment
+                our_python("tokonomics.workers", f"live({there.fileno()})"),
+                stdin=subprocess.PIPE,
+                pass_fds=[there.fileno()],
+                env=environment,
             )
         self.ask((begin, tuple(arguments), memory_bytes))
 
@@ -390,9 +391,39 @@ class WorkerProcess:
         self._line.close()
         if self._process.stdin:
             self._process.stdin.close()
-        if code == -signal.SIGKILL:
-            return "killed, most likely for want of memory"
-        return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        return how_it_ended(code)
+
+
+def our_python(module: str, call: str) -> list[str]:
+    """Return a command that calls a function of our module in another Python, which finds modules where we do."""
+    path = [os.path.abspath(folder) for folder in sys.path]  # noqa: PTH100 - no more than that
+    code = f"import sys; sys.path[:] = {path}; from {module} import {call.partition('(')[0]}; {call}"
+    return [sys.executable, "-P", "-c", code]
+
+
+def how_it_ended(code: int) -> str:
+    """Put the return code of a ``subprocess`` in words."""
+    if code == -signal.SIGKILL:
+        return "killed, most likely for want of memory"
+    return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+@contextmanager
+def polite_end() -> Iterator[None]:
+    """End the block on a closed terminal or SIGTERM as on Ctrl+C; only the main thread is told of signals."""
+
+    def end(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    wanted = [polite for polite in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(polite) is not signal.SIG_IGN]
+    if threading.current_thread() is not threading.main_thread():
+        wanted = []
+    before = {polite: signal.signal(polite, end) for polite in wanted}
+    try:
+        yield
+    finally:
+        for polite, handler in before.items():
+            signal.signal(polite, handler)
 
 
 def live(line: int) -> None:

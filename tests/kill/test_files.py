@@ -275,6 +275,7 @@ def test_every_writer_of_the_product_goes_through_one_module() -> None:
         "measure/probe/kernels.py": "between processes of one probe, in a temporary folder",
         "cli/main.py": "the null device",
         "sweep/store.py": "its lock",
+        "operate/server.py": "what a started server says, as it comes",
         "web/uploads.py": "as they arrive, in a folder that goes with the server",
         "web/pages.py": "into the unfinished file that whole gives",
         "measure/meter/bill.py": "likewise",

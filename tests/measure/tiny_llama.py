@@ -1,31 +1,35 @@
 """A real llama.cpp server on loopback: a tiny Llama with random weights, its own tokenizer, and real ``/metrics``.
 
-The model is made here (two layers, one token a byte), so nothing is downloaded; its answers mean nothing, but it
-batches, caches prompts, streams, counts tokens and stops as any llama.cpp server does.
+The model is made here (two layers if nobody asks for more, one token a byte), so nothing is downloaded; its answers
+mean nothing, but it batches, caches prompts, streams, counts tokens and stops as any llama.cpp server does. It runs in
+the process of a test (``llama_server``) or as a command of its own (``tests.operate.llama_server``).
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import numpy as np
 
-LAYERS, WIDTH, HEADS, FEED, CONTEXT = 2, 64, 4, 128, 8192
+LAYERS, WIDTH, CONTEXT = 2, 64, 8192
+HEAD = 16  # values of a head
 BYTES = 256
 TOKENS = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(BYTES))]
 
 
-def write_model(path: Path) -> None:
-    """The smallest file that llama.cpp takes for a Llama."""
+def write_model(path: Path, layers: int = LAYERS, width: int = WIDTH) -> None:
+    """About the smallest file that llama.cpp takes for a Llama, or a larger one of the same kind."""
     import gguf
 
+    heads, feed = width // HEAD, 2 * width
     chance = np.random.default_rng(0)
     writer = gguf.GGUFWriter(path, "llama")
     told = {
-        "name": "tiny", "context_length": CONTEXT, "embedding_length": WIDTH, "block_count": LAYERS,
-        "feed_forward_length": FEED, "head_count": HEADS, "head_count_kv": HEADS, "layer_norm_rms_eps": 1e-5,
-        "rope_dimension_count": WIDTH // HEADS, "vocab_size": len(TOKENS), "tokenizer_model": "llama",
+        "name": "tiny", "context_length": CONTEXT, "embedding_length": width, "block_count": layers,
+        "feed_forward_length": feed, "head_count": heads, "head_count_kv": heads, "layer_norm_rms_eps": 1e-5,
+        "rope_dimension_count": HEAD, "vocab_size": len(TOKENS), "tokenizer_model": "llama",
         "token_list": TOKENS, "token_scores": [0.0] * len(TOKENS), "bos_token_id": 1, "eos_token_id": 2,
     }  # fmt: skip
     for name, value in told.items():
@@ -37,20 +41,33 @@ def write_model(path: Path) -> None:
     def random(*shape: int) -> np.ndarray:
         return (chance.standard_normal(shape) * 0.05).astype(np.float32)
 
-    writer.add_tensor("token_embd.weight", random(len(TOKENS), WIDTH))
-    writer.add_tensor("output_norm.weight", np.ones(WIDTH, dtype=np.float32))
-    writer.add_tensor("output.weight", random(len(TOKENS), WIDTH))
-    for layer in range(LAYERS):
+    writer.add_tensor("token_embd.weight", random(len(TOKENS), width))
+    writer.add_tensor("output_norm.weight", np.ones(width, dtype=np.float32))
+    writer.add_tensor("output.weight", random(len(TOKENS), width))
+    for layer in range(layers):
         for name in ("attn_norm", "ffn_norm"):
-            writer.add_tensor(f"blk.{layer}.{name}.weight", np.ones(WIDTH, dtype=np.float32))
+            writer.add_tensor(f"blk.{layer}.{name}.weight", np.ones(width, dtype=np.float32))
         for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
-            writer.add_tensor(f"blk.{layer}.{name}.weight", random(WIDTH, WIDTH))
-        for name, shape in (("ffn_gate", (FEED, WIDTH)), ("ffn_up", (FEED, WIDTH)), ("ffn_down", (WIDTH, FEED))):
+            writer.add_tensor(f"blk.{layer}.{name}.weight", random(width, width))
+        for name, shape in (("ffn_gate", (feed, width)), ("ffn_up", (feed, width)), ("ffn_down", (width, feed))):
             writer.add_tensor(f"blk.{layer}.{name}.weight", random(*shape))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def server_settings(model: Path, port: int = 0) -> Any:
+    """What any llama.cpp server of ours is started with; a port of 0 is one that is free."""
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(model)
+    params.endpoint_metrics = True
+    params.hostnames, params.port = ["127.0.0.1"], port
+    params.model_alias = {"tiny"}
+    params.warmup = False
+    return params
 
 
 @contextmanager
@@ -61,17 +78,12 @@ def llama_server(folder: Path, slots: int = 4) -> Iterator[str]:
     model = folder / "tiny.gguf"
     if not model.exists():
         write_model(model)
-    params = xllamacpp.CommonParams()
-    params.model.path = str(model)
+    params = server_settings(model)
     params.n_parallel = slots
     params.n_ctx = CONTEXT
     params.n_predict = 512
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-    params.endpoint_metrics = True
-    params.hostnames, params.port = ["127.0.0.1"], 0
     params.verbosity = -1
-    params.model_alias = {"tiny"}
-    params.warmup = False
     server = xllamacpp.Server(params)
     try:
         yield server.listening_address

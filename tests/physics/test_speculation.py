@@ -77,6 +77,14 @@ def test_a_token_takes_the_drafts_passes_and_the_check_over_the_yield(batch: int
     assert float(step_model(made).decode(batch, 1000)) == pytest.approx(expected)
 
 
+def test_a_draft_told_as_a_share_of_a_step_is_a_model_of_its_own_to_the_host() -> None:
+    """It waits for the host after each round, as a draft model that is named does."""
+    share = PLAIN.model_copy(update={"speculation": Speculation(tokens=1, acceptance=0.0, draft_share=0.0)})
+    engine = overhead(PLAIN.engine)
+    gpu_s = float(hostless(share).decode(1, 1000))
+    assert float(step_model(share).decode(1, 1000)) == pytest.approx(gpu_s + engine.older_round_s)
+
+
 @pytest.mark.parametrize("batch", [1, 128])
 def test_a_head_of_the_model_drafts_while_the_host_composes_the_next_round(batch: int) -> None:
     """In the newer runner, which all dense models take, only the GPU counts."""

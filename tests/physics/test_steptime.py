@@ -19,7 +19,7 @@ from tokonomics.measure.measurements import Measurement, read_measurements
 from tokonomics.measure.validate import ScoredPrediction as Scored
 from tokonomics.measure.validate import predict, summary
 from tokonomics.physics.curves import efficiency
-from tokonomics.physics.deployment import Deployment, Speculation, deploy, valid_tp
+from tokonomics.physics.deployment import Deployment, DraftMethod, Speculation, deploy, valid_tp
 from tokonomics.physics.layer_kernels import LORA_DOWN_S, LORA_START_S, LORA_UP_S
 from tokonomics.physics.matrix_kernels import (
     BLOCKS,
@@ -450,7 +450,7 @@ def test_a_server_of_few_sequences_captures_few_sizes() -> None:
     np.testing.assert_allclose(few.launch_s([32, 33, 512, 513]), [pieces, layers, layers, layers])
     assert steps.holding(256) is steps
     # With three drafts for each sequence, its step has four tokens.
-    speculation = Speculation(tokens=3, acceptance=0.7, draft_share=0.1)
+    speculation = Speculation(method=DraftMethod.ngram, tokens=3, acceptance=0.7, draft_share=0.0)
     drafts = step_model(on("llama-3.1-8b", "H200").model_copy(update={"speculation": speculation}))
     np.testing.assert_allclose(drafts.holding(16).launch_s([128, 129]), [pieces, layers])
 

@@ -32,6 +32,7 @@ def test_the_security_page_names_every_command_that_opens_a_connection() -> None
         "catalog/refresh.py": "`offers --refresh`",
         "traffic/prompts.py": "`cache --semantic URL`",
         "measure/bench/client.py": "`bench URL`",
+        "operate/": "`tune URL`, `tune --start COMMAND`",
         "measure/meter/": "`meter URL`, `meter --prometheus URL`",
         "sweep/crew.py": "`sweep --ray ADDRESS`",
     }

@@ -564,3 +564,20 @@ def test_inputs_are_called_as_on_the_form_or_as_the_command_has_them(window: Vis
     }"""
     page = window.open("?view=accuracy")
     assert page.evaluate(script, list(SAID_ON_THE_PAGE)) == list(SAID_ON_THE_PAGE.values())
+
+
+CERTIFICATE = Path(__file__).parents[1] / "golden" / "tune.json"
+
+
+def test_a_certificate_that_is_dropped_shows_its_search_and_its_best_set(window: Visit) -> None:
+    page = window.open("?view=plan")
+    uploaded(page, CERTIFICATE.read_text(), "tune.json")
+    settled(page)
+    assert parse_qs(urlsplit(page.url).query)["view"] == ["benchmark"]
+    told = page.locator("main")
+    expect(told).to_contain_text("4 loads of 3 trials checked, all agree")
+    expect(told).to_contain_text("holds 12.3 requests/s (measured)")
+    drawn = page.locator("figure.chart").first
+    expect(drawn).to_contain_text("best so far")
+    expect(drawn).to_contain_text("trial 3")
+    expect(told.locator("tbody tr", has_text="--max-num-seqs 256").first).to_contain_text("12.3")

@@ -173,7 +173,7 @@ def test_where_no_worker_starts_the_task_hears_why(tmp_path: Path) -> None:
     problem = task.done.exception(LONG_ENOUGH_S)
     pool.close()
     assert isinstance(problem, NoWorker)
-    assert "ended with code 3" in str(problem)
+    assert "ended with exit code 3" in str(problem)
 
 
 def test_a_worker_that_died_while_idle_costs_no_task(pool: Pool) -> None:

@@ -350,3 +350,37 @@ def test_a_sender_that_is_silent_or_slow_is_cut_off(limits: UploadLimits) -> Non
         assert [each.name for each in uploads.root.iterdir()] == ["empty"]
     finally:
         uploads.close()
+
+
+CERTIFICATE = Path(__file__).parents[1] / "golden" / "tune.json"
+
+
+def test_a_certificate_is_recognised_and_checked_without_a_server(page: TestClient) -> None:
+    kept = upload(page, "tune.json", CERTIFICATE.read_bytes())
+    assert (kept["kind"], kept["model"]) == ("certificate", "llama-3.1-8b")
+    made = page.post("/api/v1/answers/verify", json={"verify": f"upload:{kept['id']}"}).json()
+    assert made["command"] == "tokonomics tune --verify tune.json"
+    result = made["result"]
+    measured = [trial["measured_rate"] for trial in result["tried"]]
+    assert (result["wrong"], result["loads"], result["requests"]) == ([], 4, 80)
+    assert result["best_set"]["name"] == "max-sequences=256"
+    assert measured[1] == result["rate"] == max(rate for rate in measured if rate)
+    assert result["saved_share"] == pytest.approx(1 - measured[0] / measured[1])
+    assert [chart["name"] for chart in made["charts"]] == ["The search"]
+
+
+def test_a_certificate_that_was_changed_is_none(page: TestClient) -> None:
+    changed = CERTIFICATE.read_text().replace('"predicted": 8.2', '"predicted": 9.2')
+    assert changed != CERTIFICATE.read_text()
+    assert upload(page, "tune.json", changed.encode())["kind"] == "unknown"
+
+
+@pytest.mark.parametrize("name", ["start", "target", "trace"])
+def test_the_page_starts_no_server_and_asks_none(page: TestClient, name: str) -> None:
+    kept = upload(page, "tune.json", CERTIFICATE.read_bytes())
+    asked = {"verify": f"upload:{kept['id']}", name: "http://127.0.0.1:1"}
+    refused = page.post("/api/v1/answers/verify", json=asked)
+    assert refused.status_code == 422
+    assert refused.json()["error"]["what"] == f"unknown input '{name}'"
+    assert page.post("/api/v1/answers/tune", json={"start": "true {flags}"}).status_code == 404
+    assert page.post("/api/v1/jobs", json={"verb": "tune", "inputs": {}}).status_code == 422

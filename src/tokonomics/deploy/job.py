@@ -88,6 +88,7 @@ class DeployJob(Noun):
     simulated: bool = True  # whether the plan simulated it, so that percentiles of its latencies are known
     role: Role | None = None  # side of a disaggregated fleet; None: each replica does both
     tiers: str | None = None  # KV memory of each replica beyond the GPUs: ``dram=200@0,ssd=2000@0``
+    prefix_cache: bool = True
     requests_per_s: PositiveFloat | None = None  # that one replica can serve; None: unknown
     usd_per_hour: PositiveFloat | None = None  # of one machine; None: unknown
     by_hour: tuple[PositiveInt, ...] = ()
@@ -212,7 +213,8 @@ class DeployJob(Noun):
     @property
     def command(self) -> EngineCommand:
         """Return the command that starts one replica."""
-        return engine_command(ServerPlan(self.deployment, self.limits, self.max_context, self.role, self.tiers))
+        shared = self.role, self.tiers, self.prefix_cache
+        return engine_command(ServerPlan(self.deployment, self.limits, self.max_context, *shared))
 
     @property
     def copies(self) -> tuple[str, ...] | None:

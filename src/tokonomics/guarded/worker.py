@@ -221,12 +221,12 @@ def _marked(field: str, value: str | None) -> str:
 
 
 def look(request: dict[str, Any], tell: Told) -> dict[str, Any]:
-    """Find out what an uploaded file is, by trying: a model's config.json, a benchmark's results, a log."""
+    """Find out what an uploaded file is, by trying: a config.json, a certificate, a benchmark's results, a log."""
     from tokonomics.traffic.sources import TooManyRows
 
     path = Path(request["path"])
     problems: dict[str, TokonomicsError] = {}
-    for kind, attempt in (("config", _config), ("benchmark", _benchmark), ("trace", _trace)):
+    for kind, attempt in _ATTEMPTS.items():
         try:
             return {"kind": kind, **attempt(path)}
         except TooManyRows:
@@ -295,6 +295,15 @@ def _object(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _certificate(path: Path) -> dict[str, Any]:
+    """Read what a search for flags measured (``tune``); a benchmark's results have no digest of it."""
+    from tokonomics.operate.record import read_record
+
+    if path.suffix.lower() != ".json":
+        raise BadInput("is no certificate")
+    return {"model": read_record(path).question.model}
+
+
 def _benchmark(path: Path) -> dict[str, Any]:
     from tokonomics.measure.importers.recognise import read_runs
 
@@ -311,6 +320,12 @@ def _trace(path: Path) -> dict[str, Any]:
         for _ in file.log.raw():
             continue
     return {"format": file.format}
+
+
+_ATTEMPTS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "config": _config, "certificate": _certificate, "benchmark": _benchmark, "trace": _trace,
+}  # fmt: skip
+"""What reads each kind of file, in the order of trying."""
 
 
 def report(request: dict[str, Any], tell: Told) -> dict[str, Any]:

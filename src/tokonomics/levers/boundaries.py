@@ -45,7 +45,8 @@ _CLOSE = 1.03  # ratio of a rate that does not hold and one that does; chance al
 _FAR, _ROUGH = 2.0, 1.1  # so many times today's load and beyond, a tenth is close enough
 _STRIDE = 1.1  # the first step of a search; each next one is its square
 _MOST_REPLICAS = 512  # of which the steps of a bill are listed
-_PLACES = 200  # values of an axis at which a lever is tried, before the edge between two of them is found
+_EACH = 4_096  # values of an axis up to which each is tried: steps of captured sizes and tiles make holes in a stretch
+_PLACES = 200  # of a longer one so many are, before the edge between two of them is found
 
 
 class Axis(StrEnum):
@@ -89,12 +90,12 @@ def boundary_of(
 ) -> Boundary:
     """Return the nearest stretch of whole numbers on an axis in which a lever pays.
 
-    It is tried on a grid of powers and next to the user's own value; then each end of the stretch is found by
-    bisection.
+    Each number of a short axis is tried. A long one is tried on a grid of powers and next to the user's own value; then
+    each end of the stretch is found by bisection.
     """
     low, high = looked
     places = np.append(np.geomspace(low, high, _PLACES), np.clip(yours, low, high))
-    grid = np.unique(np.round(places))
+    grid = np.arange(low, high + 1) if high - low < _EACH else np.unique(np.round(places))
     good = pays(grid)
     if not good.any():
         return _boundary(axis, None, yours, looked)

@@ -122,6 +122,18 @@ replica spreads over several of those."""
 _LARGEST_RANK = 512  # vLLM's --max-lora-rank accepts up to 512
 
 
+class EngineFlags(Noun):
+    """Flags of an engine that change its own time or memory, where they are not its defaults."""
+
+    captured_tokens: NonNegativeInt | None = None
+    """Steps of up to so many tokens are launched as graphs, however few sequences are allowed; 0: none is."""
+    composes_ahead: bool | None = None  # whether the next step is composed while the GPU computes this one
+    kv_bytes: PositiveFloat | None = None  # memory of one GPU for the KV cache, instead of what its share leaves
+
+
+NO_FLAGS = EngineFlags()
+
+
 class Deployment(Noun):
     """One replica: a model at a precision, split over ``tp × pp × dp`` GPUs, run by an engine with its limits.
 
@@ -143,6 +155,7 @@ class Deployment(Noun):
     lora_adapters: NonNegativeInt = 0  # loaded with the base model: two thin matrices at each dense product
     lora_in_batch: PositiveFloat | None = None  # that a batch uses at the most; None: each sequence another, if loaded
     speculation: Speculation | None = None
+    flags: EngineFlags = NO_FLAGS
     visited_experts: PositiveFloat | None = None
     """Experts of a layer that the traffic visits at all; None: all of them, each as often as the others. Dummy weights
     may send every token to the same few."""

@@ -11,8 +11,8 @@ A recurrent layer reads and writes its state in a decode step, and scans a promp
     state   = launch + 2 · state bytes ÷ (BW · memory)
     scan    = launch + ‖ FLOPs ÷ (peak · compute), longest prompt · chain ‖₂
 
-A LoRA adapter is two thin products beside a dense one, down to the rank and up again. vLLM launches blocks for every
-adapter that it may hold, used or not, and for none; most end at once:
+A LoRA adapter is two thin products beside a dense one, down to the rank and up again. If a step uses any,
+vLLM launches blocks for each adapter that it may hold, and for tokens without one; most end at once:
 
     adapters = launched blocks · start + blocks of the adapters in the step · work
 

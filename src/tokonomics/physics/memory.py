@@ -253,6 +253,8 @@ def smallest(deployment: Deployment, context: int) -> Smallest | None:
 @lru_cache(maxsize=8192)
 def kv_budget_bytes(deployment: Deployment) -> int:
     """Return what one GPU has left for KV; negative if the weights alone are too large. Cached: asked often."""
+    if deployment.flags.kv_bytes is not None:
+        return math.floor(deployment.flags.kv_bytes)
     weights = shard(deployment).total + draft_bytes(deployment)
     return math.floor(deployment.engine.kv_bytes(deployment.gpu, weights, workspace_bytes(deployment)))
 

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 from tokonomics.catalog.layers import CompressedAttention, LatentAttention, MoeMlp, Precision
 from tokonomics.physics.calibration import Correction, Kernels, active, profile_key
 from tokonomics.physics.curves import Array
-from tokonomics.physics.deployment import Deployment, DraftMethod, Speculation
+from tokonomics.physics.deployment import Deployment, DraftMethod, EngineFlags, Speculation
 from tokonomics.physics.matrix_kernels import BLOCKS, FUSED, TILE_EDGES
 from tokonomics.physics.memory import step_weight_bytes
 from tokonomics.physics.operations import (
@@ -72,21 +72,14 @@ class StepModel:
         """With ``aligned``, prompts wait until every group of the attention has one, so that all compute at once."""
         self.deployment = deployment
         self.aligned = aligned
-        self.engine = engine
+        self.engine = engine and with_flags(engine, deployment.flags)
         self.spread = 0.0
         self.correction: Correction | None = None
         profile = active()
         own = profile.kernels_of(deployment.gpu) if profile else None
-        if engine and own and own.launch_s:
-            self.engine = engine.on_host(own.launch_s)
-        drafts = deployment.speculation
-        if (
-            self.engine
-            and self.engine.older_round_s
-            and deployment.draft
-            and drafts
-            and drafts.method == DraftMethod.draft_model
-        ):
+        if self.engine and own and own.launch_s:
+            self.engine = self.engine.on_host(own.launch_s)
+        if self.engine and self.engine.older_round_s and deployment.has_own_drafter:
             # vLLM composes no step ahead then: that "will be disabled" (0.26, config/vllm.py).
             self.engine = self.engine.model_copy(update={"overlapped": False})
         backend = deployment.engine.key if engine else BARE_KERNELS
@@ -188,6 +181,8 @@ class StepModel:
     def holding(self, sequences: int) -> "StepModel":
         """Return the steps of a server that may hold so many sequences: few sequences, few captured sizes."""
         deployment = self.deployment
+        if deployment.flags.captured_tokens is not None:
+            return self
         each = CAPTURED_PER_SEQUENCE * (1 + (deployment.speculation.tokens if deployment.speculation else 0))
         most = each * -(-sequences // deployment.dp)
         own = 0 if self.engine is None else self.engine.graph_tokens
@@ -464,6 +459,16 @@ class StepModel:
 def beside_share(tokens: Numbers) -> Array:
     """Return the share of ``beside_prompts_s`` by a pass's prompt tokens beyond the first of each prompt."""
     return np.clip(tokens / BESIDE_TOKENS, 0.0, 1.0)
+
+
+def with_flags(engine: Overhead, flags: EngineFlags) -> Overhead:
+    """Return the engine's own time with flags that change it."""
+    changes: dict[str, object] = {}
+    if flags.captured_tokens is not None:
+        changes = {"graph_tokens": flags.captured_tokens, "captures": engine.captures and flags.captured_tokens > 0}
+    if flags.composes_ahead is not None:
+        changes["overlapped"] = flags.composes_ahead
+    return engine.model_copy(update=changes) if changes else engine
 
 
 def runs_as_one(deployment: Deployment) -> bool:

@@ -25,7 +25,7 @@ from tokonomics.questions.request import (
     saved,
 )
 
-_MODEL = "A name (see `tokonomics models`) or a config.json; or a scenario file."
+A_MODEL = "A name (see `tokonomics models`) or a config.json; or a scenario file."
 _MODEL_PLACE: dict[str, Any] = {"kind": Kind.MODEL, "example": "llama-3.1-8b", "metavar": "MODEL | SCENARIO.toml"}
 _MODELS = "Names (see `tokonomics models`) or config.json files; or a scenario file."
 _MODELS_PLACE = _MODEL_PLACE | {"metavar": "MODEL… | SCENARIO.toml"}
@@ -64,13 +64,13 @@ class ModelSource(Request, about=About.MODEL):
 
 
 class OneModel(ModelSource, about=About.MODEL):
-    model: Text = declared(_MODEL, ..., place=Placement.FIRST, **_MODEL_PLACE)
+    model: Text = declared(A_MODEL, ..., place=Placement.FIRST, **_MODEL_PLACE)
 
 
 class SomeModel(ModelSource, about=About.MODEL):
     """The served model, by position or by name; some questions do not need it."""
 
-    model: Text | None = declared(_MODEL, place=Placement.EITHER, **_MODEL_PLACE)
+    model: Text | None = declared(A_MODEL, place=Placement.EITHER, **_MODEL_PLACE)
 
 
 class SeveralModels(ModelSource, about=About.MODEL):

@@ -75,7 +75,7 @@ def plan(request: PlanRequest, listener: Listener = SILENT) -> "PlanResult | Pla
         from tokonomics.questions.serving import plan_beside
 
         return plan_beside(request, listener)
-    targets, terms = _deploy_targets(request), sell_terms(request.sell, request.margin)
+    targets, terms = deploy_targets_of(request.deploy, request.deploy_to), sell_terms(request.sell, request.margin)
     extras, grid = extras_of(request), grid_named(request.grid) if request.grid is not None else None
     cases = cases_of(request)
     several = len(cases) > 1 or len(request.model) > 1
@@ -256,12 +256,12 @@ def _cases(request: PlanRequest, studies: Sequence[Study], cases: Sequence[str])
     return PlanCases(cases=bills, regret=found, apis=apis, swings=swings, studies=tuple(studies))
 
 
-def _deploy_targets(request: PlanRequest) -> list[Target]:
+def deploy_targets_of(wanted: Sequence[str] | None, deploy_to: str | None) -> list[Target]:
     """Return the tools for which files are wanted."""
-    if request.deploy is None and request.deploy_to is not None:
+    if wanted is None and deploy_to is not None:
         fix = f"Give {option('deploy', 'vllm')} as well."
         raise BadInput(f"is where {option('deploy')} saves its files", field="deploy_to", fix=fix)
-    names = listed(request.deploy, "deploy") or []
+    names = listed(wanted, "deploy") or []
     for name in names:
         if name not in set(Target):
             fix = f"Valid: {', '.join(Target)}. {did_you_mean(name, Target, 1) or ''}".rstrip()

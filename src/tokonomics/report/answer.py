@@ -101,7 +101,7 @@ _VIEWS = {
     "stack": "levers_view", "tenants": "tenants_view", "route": "route_view", "bench": "bench_view",
     "import_results": "bench_view",
     "calibrate": "validate_view", "probe": "validate_view", "validate": "validate_view", "doctor": "catalog_view",
-    "prices_refresh": "catalog_view", "meter_report": "meter_view",
+    "prices_refresh": "catalog_view", "meter_report": "meter_view", "tune": "tune_view", "verify": "tune_view",
 }  # fmt: skip
 """The module that has a function with the verb's name."""
 

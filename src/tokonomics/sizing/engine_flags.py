@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from hashlib import sha256
 from typing import NamedTuple
 
 from tokonomics.catalog.checkpoints import checkpoint_for
@@ -54,6 +55,8 @@ class ServerPlan(NamedTuple):
     max_context: int  # tokens of the longest request, prompt and answer
     role: Role | None = None  # of a disaggregated fleet; None: the server does both
     tiers: str | None = None  # memories for KV behind the GPUs': ``dram=200@0,ssd=2000@0``
+    prefix_cache: bool = True
+    converts: bool = False  # the published checkpoint is converted on load, whatever quantised ones there are
 
 
 class EngineCommand(NamedTuple):
@@ -112,20 +115,9 @@ def engine_command(server: ServerPlan) -> EngineCommand:
             field="deploy",
             fix=f"Plan with {' or '.join(option('engine', name) for name in _ENGINES)}.",
         )
-    shared, is_vllm = deployment.expert_gpus, engine.key == "vllm"
-    if is_vllm and deployment.ep > 1 and deployment.ep != shared:
-        raise BadInput(
-            f"vLLM shares experts over all {shared} GPUs of a stage, not over {deployment.ep} groups",
-            field="ep",
-            fix=f"Use {option('ep', 1)} or {option('ep', shared)}, or {option('engine', 'sglang')}.",
-        )
     known = _ENGINES[engine.key]
-    sizes = tier_bytes(deployment, server.tiers)
-    kept, folders = (_vllm_memories if is_vllm else _sglang_memories)(server, sizes) if sizes else ({}, ())
-    words: list[str] = [weights.repository] if is_vllm else []
-    for name, value in (_vllm if is_vllm else _sglang)(server, weights, kept).items():
-        if value is not None and value is not False:
-            words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    flags, folders = engine_flags(server)
+    words = [*([weights.repository] if engine.key == "vllm" else []), *flag_words(flags)]
     drafts = deployment.speculation
     head = _draft_repository(drafts) if drafts and drafts.needs_checkpoint else ""
     fill_in = (
@@ -142,6 +134,36 @@ def engine_command(server: ServerPlan) -> EngineCommand:
         image=f"{known.images.get(vendor, f'{FILL_IN}/{engine.key}-{vendor}')}:v{engine.version}",
         package=f"{engine.key}=={engine.version}",
     )
+
+
+def engine_flags(server: ServerPlan) -> tuple["Flags", tuple[str, ...]]:
+    """Return the flags of a planned server by name, and the folders that the user has to fill in."""
+    deployment = server.deployment
+    key, shared = deployment.engine.key, deployment.expert_gpus
+    if key == "llama.cpp":
+        return _llama_cpp(server), ()
+    if key == "tensorrt-llm":
+        return _trtllm(server), ()
+    is_vllm = key == "vllm"
+    if is_vllm and deployment.ep > 1 and deployment.ep != shared:
+        raise BadInput(
+            f"vLLM shares experts over all {shared} GPUs of a stage, not over {deployment.ep} groups",
+            field="ep",
+            fix=f"Use {option('ep', 1)} or {option('ep', shared)}, or {option('engine', 'sglang')}.",
+        )
+    sizes = tier_bytes(deployment, server.tiers)
+    kept, folders = (_vllm_memories if is_vllm else _sglang_memories)(server, sizes) if sizes else ({}, ())
+    weights = _weights(deployment, converts=server.converts)
+    return (_vllm if is_vllm else _sglang)(server, weights, kept), folders
+
+
+def flag_words(flags: "Flags") -> list[str]:
+    """Return flags as the words of a command line."""
+    words: list[str] = []
+    for name, value in flags.items():
+        if value is not None and value is not False:
+            words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return words
 
 
 def copies_in_one_server(deployment: Deployment, replicas: int) -> tuple[str, ...] | None:
@@ -167,13 +189,21 @@ class Weights(NamedTuple):
     fill_in: str | None = None  # what the user has to correct, in words; None if the repository is known
 
 
-def _weights(deployment: Deployment) -> Weights:
-    """Return the checkpoint to serve: as published, made by others, converted on load, or one that the user names."""
+def repository_of(deployment: Deployment) -> str:
+    """Return the checkpoint of a deployment's weights: a repository, or a placeholder."""
+    return _weights(deployment).repository
+
+
+def _weights(deployment: Deployment, *, converts: bool = False) -> Weights:
+    """Return the checkpoint to serve: as published, made by others, converted on load, or one that the user names.
+
+    If it ``converts``, checkpoints made by others are left aside.
+    """
     model, wanted = deployment.model, deployment.weights
     published = catalogue_repository(model)
     split = deployment.tp, deployment.expert_parts
     listed = checkpoint_for(model, wanted, *split) if not model.served.is_below(wanted) else None
-    if listed is not None and _REPOSITORY.fullmatch(listed.repository):
+    if not converts and listed is not None and _REPOSITORY.fullmatch(listed.repository):
         return Weights(listed.repository, to_fp8=False)
     unquantised = model.served is Precision.bf16
     as_published = wanted is model.served or (unquantised and wanted is Precision.fp32)
@@ -213,7 +243,7 @@ Flags = Mapping[str, object]  # values by name without dashes: the name alone fo
 
 def _vllm(server: ServerPlan, weights: Weights, memories: Flags) -> Flags:
     deployment, limits, drafts = server.deployment, server.limits, server.deployment.speculation
-    adapters = deployment.lora_adapters
+    adapters, own = deployment.lora_adapters, deployment.flags
     # A failed transfer of KV fails its request (vLLM 0.32.0, docs/features/nixl_connector_usage.md).
     side = "kv_producer" if server.role is Role.prefill else "kv_consumer"
     transfer = {"kv_connector": "NixlConnector", "kv_role": side, "kv_load_failure_policy": "fail"}
@@ -240,7 +270,13 @@ def _vllm(server: ServerPlan, weights: Weights, memories: Flags) -> Flags:
         "max-model-len": server.max_context,
         "gpu-memory-utilization": f"{limits.memory_fraction:g}",
         "runner": "pooling" if deployment.model.is_encoder else None,
-        "enable-prefix-caching": deployment.reuses_prefixes,
+        "enable-prefix-caching": deployment.reuses_prefixes and server.prefix_cache,
+        "no-enable-prefix-caching": not server.prefix_cache,
+        "max-cudagraph-capture-size": own.captured_tokens or None,
+        "enforce-eager": own.captured_tokens == 0,
+        "async-scheduling": own.composes_ahead is True,
+        "no-async-scheduling": own.composes_ahead is False,
+        "kv-cache-memory-bytes": own.kv_bytes and int(own.kv_bytes),
         "kv-transfer-config": json.dumps(transfer) if server.role else None,
         **memories,
         "enable-lora": bool(adapters),
@@ -253,7 +289,7 @@ def _vllm(server: ServerPlan, weights: Weights, memories: Flags) -> Flags:
 
 def _sglang(server: ServerPlan, weights: Weights, memories: Flags) -> Flags:
     deployment, limits, drafts = server.deployment, server.limits, server.deployment.speculation
-    adapters, role = deployment.lora_adapters, server.role
+    adapters, role, own = deployment.lora_adapters, server.role, deployment.flags
     # With a reserve in bytes, the engine computes its memory share at start from the GPU and the batch.
     shares = deployment.engine.memory_rule is MemoryRule.weights_and_kv and not limits.reserve_bytes
     flags: dict[str, object] = {
@@ -273,6 +309,10 @@ def _sglang(server: ServerPlan, weights: Weights, memories: Flags) -> Flags:
         "chunked-prefill-size": limits.max_batched_tokens,
         "is-embedding": deployment.model.is_encoder,
         "context-length": server.max_context,
+        "disable-radix-cache": not server.prefix_cache,
+        "cuda-graph-max-bs-decode": own.captured_tokens or None,
+        "disable-decode-cuda-graph": own.captured_tokens == 0,
+        "disable-overlap-schedule": own.composes_ahead is False,
         "mem-fraction-static": f"{limits.memory_fraction:g}" if shares else None,
         "enable-lora": bool(adapters),
         "max-loras-per-batch": adapters or None,
@@ -292,6 +332,52 @@ def _sglang(server: ServerPlan, weights: Weights, memories: Flags) -> Flags:
         "speculative-num-steps": drafts.tokens,
         "speculative-eagle-topk": 1,
         "speculative-num-draft-tokens": drafts.tokens + 1,
+    }
+
+
+def _trtllm(server: ServerPlan) -> Flags:
+    """Return the flags of ``trtllm-serve``; what it has no flag for is in a file (``trtllm_options``)."""
+    deployment, limits, options = server.deployment, server.limits, trtllm_options(server)
+    return {
+        "tp_size": deployment.tp,
+        "pp_size": deployment.pp if deployment.pp > 1 else None,
+        "ep_size": deployment.ep if deployment.ep > 1 else None,
+        "max_batch_size": limits.max_sequences,
+        "max_num_tokens": limits.max_batched_tokens,
+        "max_seq_len": server.max_context,
+        "extra_llm_api_options": options_file(options) if options else None,
+    }
+
+
+def trtllm_options(server: ServerPlan) -> dict[str, object]:
+    """Return what TensorRT-LLM reads from a YAML file (1.3.0, ``llmapi/llm_args.py``): only what is not its default."""
+    deployment, own = server.deployment, server.deployment.flags
+    cache: dict[str, object] = {"dtype": "fp8"} if deployment.kv is Precision.fp8 else {}
+    cache |= {} if server.prefix_cache else {"enable_block_reuse": False}
+    options: dict[str, object] = {"kv_cache_config": cache} if cache else {}
+    if own.captured_tokens:
+        options["cuda_graph_config"] = {"max_batch_size": own.captured_tokens, "enable_padding": True}
+    if own.composes_ahead is False:
+        options["disable_overlap_scheduler"] = True
+    return options
+
+
+def options_file(options: Mapping[str, object]) -> str:
+    """Return a file name of their own for options."""
+    return f"trtllm-{sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:8]}.yaml"
+
+
+def _llama_cpp(server: ServerPlan) -> Flags:
+    """Return the flags of llama.cpp's server, whose slots divide the context among them (tools/server/README.md)."""
+    limits, kv = server.limits, "q8_0" if server.deployment.kv is Precision.fp8 else "f16"
+    return {
+        "parallel": limits.max_sequences,
+        "ctx-size": limits.max_sequences * server.max_context,
+        "batch-size": limits.max_batched_tokens,
+        "cache-type-k": kv,
+        "cache-type-v": kv,
+        "no-cache-prompt": not server.prefix_cache,
+        "metrics": True,
     }
 
 

@@ -5,7 +5,6 @@ compared.
 """
 
 import os
-import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -53,6 +52,7 @@ from tokonomics.sweep.view import SweepClock, progress
 from tokonomics.traffic.grammar import span_s
 from tokonomics.types import today
 from tokonomics.units import plural, seconds
+from tokonomics.workers import polite_end
 
 TODAY = "TOKONOMICS_TODAY"
 _PASSED_ON = ("TOKONOMICS_CACHE", "TOKONOMICS_CATALOG", "XDG_CACHE_HOME", PROFILE)
@@ -223,7 +223,7 @@ def run_of(
     if todo:
         clock = SweepClock()
         crew, where, workers = _crew(sweep, len(todo), jobs, memory_gb, ray)
-        with closing(crew), _polite_end():
+        with closing(crew), polite_end():
             try:
                 with progress(len(sweep.points), before, workers, clock) as advance:
                     for finished in outcomes(crew, todo, sweep.limit_s, clock.start):
@@ -285,19 +285,3 @@ def _last_ground(folder: Path) -> Ground | None:
             fix="--fresh begins anew, or name a new folder with --into.",
         ) from None
     return last
-
-
-@contextmanager
-def _polite_end() -> Iterator[None]:
-    """End a sweep on a closed terminal or SIGTERM as on Ctrl+C."""
-
-    def end(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    wanted = [polite for polite in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(polite) is not signal.SIG_IGN]
-    before = {polite: signal.signal(polite, end) for polite in wanted}
-    try:
-        yield
-    finally:
-        for polite, handler in before.items():
-            signal.signal(polite, handler)

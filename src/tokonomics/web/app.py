@@ -122,7 +122,7 @@ class UploadOut(BaseModel):
     id: str
     name: str
     bytes: int
-    kind: Literal["config", "benchmark", "trace", "unknown"]
+    kind: Literal["config", "certificate", "benchmark", "trace", "unknown"]
     table: dict[str, Any] | None = Field(
         default=None,
         description="Of a table whose columns are not known: its columns, the first rows, and the fields to name.",

@@ -38,6 +38,8 @@ _MOST_NUMBER = 2**53  # the largest integer that JSON carries exactly in a brows
 
 _FILES = "deploy"  # this input asks for files beside the answer; the page always wants them
 _LEFT_OUT = frozenset({"embedding_model", "embedding_usd_per_mtok", "strict", "profile", "hub"})
+_ONLY = {"verify": frozenset({"verify"})}
+"""Inputs of verbs whose others start a process or reach a server."""
 _FORMER = {"what": "model", "model_name": "model", "models": "model", "file": "trace"}
 """Names of inputs in version 0.1."""
 _TIME_LIMITS = {"time_limit": 120.0}  # seconds for a solver, below the worker's own limit
@@ -69,7 +71,7 @@ _QUICK: dict[str, bool | dict[str, bool]] = {
     "can-run": True,
     "compare": {"simulate": False}, "trace": True, "import": True, "offers": True, "breakeven": {"quick": True},
     "simulate": False, "capacity": False, "fleet": False, "levers": False, "stack": False, "cache": False,
-    "tenants": False, "route": False,
+    "tenants": False, "route": False, "verify": True,
 }  # fmt: skip
 """The verbs of the page, and when a closed form answers them."""
 
@@ -103,7 +105,7 @@ def _page_verb(verb: Verb, quick_when: bool | dict[str, bool]) -> PageVerb:
     parameters = {
         name: replace(input, high=_TIME_LIMITS.get(name, input.high))
         for name, input in verb.parameters.items()
-        if name not in _LEFT_OUT and not input.writes
+        if name not in _LEFT_OUT and not input.writes and name in _ONLY.get(verb.name, {name})
     }
     fields: dict[str, Any] = {name: _field(input) for name, input in parameters.items()}
     model = create_model(

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from itertools import accumulate, count, cycle, islice
+from itertools import accumulate, count, cycle, islice, repeat
 from time import perf_counter, process_time
 
 import numpy as np
@@ -39,6 +39,7 @@ from tokonomics.measure.benchmark_run import OWN_TOOL, BenchmarkRun, LoadPoint, 
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import Sessions, SystemPrompts, generate
 from tokonomics.traffic.lengths import draw_lengths, parse_lengths
+from tokonomics.traffic.prefix_reuse import found_share
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.trace import Trace
 from tokonomics.units import SECONDS_PER_HOUR, plural, requests_a_second
@@ -57,6 +58,10 @@ _LONGEST = 10**6
 _SURE_TO_FIT = 0.97  # share of the server's limit: prompts are only about as long as asked for
 _BUSY_CLIENT = 0.9
 _CACHED = 0.2  # share of the prompt tokens: a chat template is less of any prompt worth measuring
+
+
+class LoadInterrupted(BadInput):
+    """Raised when the user interrupts before a load is finished."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ def run_bench(asked: BenchSettings, show: Show | None = None) -> BenchmarkRun:
         # The result is fetched, not returned: asyncio would print all its requests on the way (Handlers(…) fails).
         run_in_turns(bench.run)
     except KeyboardInterrupt:
-        raise BadInput("interrupted before a load was finished: nothing was measured") from None
+        raise LoadInterrupted("interrupted before a load was finished: nothing was measured") from None
     except ExceptionGroup as group:
         first: BaseException = group
         while isinstance(first, BaseExceptionGroup):
@@ -119,7 +124,8 @@ class _Bench:
         async with Client(asked.target, asked.timeout_s, asked.retries, turns) as client:
             self.client = client
             model = asked.model or await self._model()
-            self.prompts = BenchPrompts(asked.target, model, asked.seed)
+            prefix = asked.trace.prefix if asked.trace else None
+            self.prompts = BenchPrompts(asked.target, model, asked.seed, prefix.block_tokens if prefix else 0)
             if self._in_sessions or not (self.inputs.is_constant and self.outputs.is_constant):
                 self.limit = (await client.models()).get(model)
                 if self.limit is not None:
@@ -133,12 +139,13 @@ class _Bench:
             self.notes.append(f"the client used {share:.0%} of a core: it may be what is slow")
         cached = sum(point.cached_tokens or 0 for point in points)
         sent = sum(point.input_tokens or 0 for point in points)
-        if cached > _CACHED * max(1, sent) and not self._in_sessions:
+        shares = self._in_sessions or (asked.trace is not None and asked.trace.prefix is not None)
+        if cached > _CACHED * max(1, sent) and not shares:
             seen = f"{cached / sent:.0%} of the prompt tokens came from the server's cache: it has seen these prompts"
             self.notes.append(f"{seen}, or beginnings like theirs; another {option('seed')} sends new ones")
         if not points:
             fix = f"Give it more time with {option('seconds')}."
-            raise BadInput("no load gave one answer inside its window", fix=fix)
+            raise BadInput("; ".join(["no load gave one answer inside its window", *self.notes]), fix=fix)
         self.result = BenchmarkRun(
             tool=OWN_TOOL, tool_version=__version__, model=model, when=when, points=tuple(points),
             notes=(f"Server: {asked.target.shown}", *self.notes),
@@ -292,7 +299,7 @@ class _Bench:
     def _talks(self, sessions: Sessions, starts_per_s: float) -> Trace:
         """Return generated sessions, the same for every load, none longer than the server takes."""
         limit = sessions.limit if self.limit is None else min(sessions.limit, round(self.limit * _SURE_TO_FIT))
-        return generate(
+        talks = generate(
             parse_arrivals(f"poisson:{starts_per_s:.9g}"),
             self.inputs,
             self.outputs,
@@ -301,6 +308,8 @@ class _Bench:
             system=SystemPrompts(1, self.head_tokens) if self.head_tokens else None,
             sessions=replace(sessions, limit=limit),
         )
+        # All begin with the same system message and share nothing else, also where they are sent a second time.
+        return replace(talks, prefix=None)
 
     async def _open(self, rate: float | None) -> LoadPoint | None:
         """Send requests at their times: those of the trace, or at random at a rate."""
@@ -315,7 +324,12 @@ class _Bench:
             since = last - (window.opened_s or 0.0)
             rate = len(window.replies) / since if since > 0 else None
         point = self._finished(window, stopping, rate=rate)
-        if point is None or rate is None or point.requests_per_s > _KEEPS_UP * rate:
+        if point is None:
+            return None
+        if asked.trace is not None and asked.trace.prefix is not None:
+            said = _shared_text(asked.trace.take(np.arange(len(window.replies))), point)
+            point = point.model_copy(update={"notes": (*point.notes, said)})
+        if rate is None or point.requests_per_s > _KEEPS_UP * rate:
             return point
         answered = f"{load}: {point.requests_per_s:.3g} a second were answered"
         note = f"{answered}; beyond what it holds, waiting grows with time"
@@ -325,8 +339,13 @@ class _Bench:
         """Yield when each request is due since the start, and the request."""
         if (trace := self.asked.trace) is not None:
             columns = (trace.arrival_s.tolist(), trace.input_tokens.tolist(), trace.output_tokens.tolist())
+            requests = range(len(trace))
+            blocks = repeat(None, len(trace)) if trace.prefix is None else map(trace.prefix.blocks_of, requests)
             # A request whose log has no answer still asks for one token: servers refuse to write none.
-            return ((at, self.prompts.request(tokens, max(1, out))) for at, tokens, out in zip(*columns, strict=True))
+            return (
+                (at, self.prompts.request(tokens, max(1, out), shared))
+                for at, tokens, out, shared in zip(*columns, blocks, strict=True)
+            )
         chance = random.Random(self.asked.seed)
         arrivals = accumulate((chance.expovariate(rate or 1.0) for _ in count()), initial=0.0)
         due = zip(islice(arrivals, self.asked.budget.requests), self._lengths(), strict=False)
@@ -369,6 +388,16 @@ class _Bench:
             known = point.cached_tokens is not None
             kept["jobs"] = jobs_from_records(point.records, runner.took_s, cached_known=known)
         return point.model_copy(update=kept)
+
+
+def _shared_text(trace: Trace, point: LoadPoint) -> str:
+    """Say how much of the prompts that were sent repeats earlier ones, and how much of that the server found."""
+    # Blocks that go on into the answer are not sent: the server's answers are its own.
+    sent = trace.resized(trace.input_tokens, np.zeros_like(trace.output_tokens))
+    said = f"{found_share(sent)[0]:.0%} of the prompt tokens repeat earlier prompts, as in the trace"
+    if point.cached_tokens is None or not point.input_tokens:
+        return said
+    return f"{said}; {point.cached_tokens / point.input_tokens:.0%} came from the server's cache"
 
 
 def _allow_connections(users: int) -> None:

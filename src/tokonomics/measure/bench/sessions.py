@@ -3,7 +3,9 @@
 Prompts are plain English words drawn at random, of about a given number of tokens, for a server whose tokenizer is not
 known. How many tokens the server makes of them, and what its chat template adds, is learned from its own count of a few
 prompts. Each prompt begins with unique words, so that a prefix cache finds only the template; the rest is cut from one
-long text, which is quick.
+long text, which is quick. If a trace names the blocks of its prompts, they share what it says: a block always gives the
+same words, its number spelled in words and then text from a place of its own, and unique words follow the last block.
+Blocks end where the template and the words so far make as many tokens as the trace says.
 
 A turn of a session is sent when the answer before it has come and its pause is over. Its prompt is the conversation so
 far, with the server's own answers, and new words until it is as long as asked for, by the server's own count: so its
@@ -19,6 +21,7 @@ import random
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from time import perf_counter
 from typing import NamedTuple
@@ -26,7 +29,7 @@ from typing import NamedTuple
 from tokonomics.addresses import BenchTarget
 from tokonomics.measure.bench.client import Asked, Client, Reply
 from tokonomics.measure.bench.loads import Heard, LoadWindow, Spent, Stopping, measured, until_ended
-from tokonomics.traffic.trace import Trace
+from tokonomics.traffic.trace import Counts, Trace
 
 _PLAIN = (
     "time year people way day man thing woman life child world school state family student group country problem hand "
@@ -40,6 +43,7 @@ WORDS = _PLAIN.split()
 
 _TEXT_WORDS = 40_000
 _HERE = "@@@"  # where the prompt goes; no model's name contains it
+_KEPT_TOKENS = 1 << 21  # of blocks that may be sent again: 40 MB for blocks of 16 tokens (tracemalloc), else less
 _OWN_WORDS = 12  # at the start of a prompt: 100 words to the twelfth power is more prompts than anyone sends
 
 
@@ -72,24 +76,26 @@ def scale_from(words: tuple[int, int], tokens: tuple[int, int]) -> Scale:
 class BenchPrompts:
     """Makes requests; equal seeds make equal ones."""
 
-    def __init__(self, target: BenchTarget, model: str, seed: int) -> None:
+    def __init__(self, target: BenchTarget, model: str, seed: int, block_tokens: int = 0) -> None:
         self._random = random.Random(seed)
         words = self._random.choices(WORDS, k=_TEXT_WORDS)
         self._text = "".join(f" {word}" for word in words).encode()
         self._ends = [0, *accumulate(len(word) + 1 for word in words)]
-        self._target, self._model = target, model
+        self._digits = [f" {word}".encode() for word in self._random.sample(WORDS, len(WORDS))]
+        self._target, self._model, self._block_tokens = target, model, block_tokens
+        self._block = lru_cache(_KEPT_TOKENS // max(1, block_tokens))(self._spelled)
         self._made: dict[tuple[int, str, bool], tuple[bytes, bytes]] = {}
         self.scale = Scale(0.0, 1.0)
         self.extras: dict[str, object] = {"ignore_eos": True}  # not standard; left out for servers that refuse it
         self.limit_name = "max_tokens"
 
-    def request(self, input_tokens: int, output_tokens: int) -> Asked:
-        return self.of_words(self.scale.words(input_tokens), output_tokens)
+    def request(self, input_tokens: int, output_tokens: int, blocks: Counts | None = None) -> Asked:
+        return self.of_words(self.scale.words(input_tokens), output_tokens, blocks)
 
-    def of_words(self, words: int, output_tokens: int) -> Asked:
-        """Return a request whose prompt has exactly this many words."""
+    def of_words(self, words: int, output_tokens: int, blocks: Counts | None = None) -> Asked:
+        """Return a request whose prompt has exactly this many words, and begins with those of its blocks."""
         before, after = self._around(output_tokens)
-        return Asked(b"".join((before, *self._words(words), after)), output_tokens)
+        return Asked(b"".join((before, self._words(words, blocks), after)), output_tokens)
 
     def head(self, tokens: int) -> tuple[Message, ...]:
         """Return what all jobs begin with, always the same; nothing for no tokens."""
@@ -97,10 +103,13 @@ class BenchPrompts:
         listed = (self._text * (words // _TEXT_WORDS + 1)).split()[:words]
         return (Message("system", b" ".join(listed).decode()),) if words else ()
 
-    def message(self, tokens: int, *, quoted: str = "", fresh: bool = False) -> Message:
-        """Return about this many new tokens of a user or a tool, after a quote; ``fresh`` includes the template."""
-        words = self.scale.words(tokens) if fresh else max(1, round(tokens / self.scale.tokens_per_word))
-        new = b"".join(self._words(words)).decode()
+    def first_message(self, tokens: int, blocks: Counts | None = None) -> Message:
+        """Return the user's first message, which makes about this many tokens with the template around it."""
+        return Message("user", self._words(self.scale.words(tokens), blocks).decode())
+
+    def message(self, tokens: int, quoted: str = "") -> Message:
+        """Return about this many new tokens of a user or a tool, after a quote."""
+        new = self._words(max(1, round(tokens / self.scale.tokens_per_word))).decode()
         return Message("user", f"{quoted} {new}" if quoted else new)
 
     def of_messages(self, messages: Sequence[Message], output_tokens: int) -> Asked:
@@ -111,16 +120,36 @@ class BenchPrompts:
             said = {"prompt": " ".join(message.content for message in messages)}
         return Asked(json.dumps(self._fields(said, output_tokens)).encode(), output_tokens)
 
-    def _words(self, words: int) -> list[bytes]:
-        """Return this many words, the first of them unique to this prompt."""
-        own = min(words, _OWN_WORDS)
-        more = words - own
-        parts = [" ".join(self._random.choices(WORDS, k=own)).encode()]
-        while more > 0:
-            start = self._random.randrange(_TEXT_WORDS)
-            end = min(start + more, _TEXT_WORDS)
+    def _words(self, words: int, blocks: Counts | None = None) -> bytes:
+        """Return this many words: those of the blocks, then others that begin with words unique to this prompt."""
+        parts: list[bytes] = []
+        shared = 0
+        for place, block in enumerate(() if blocks is None else blocks.tolist(), 1):
+            start, shared = shared, min(words, self.scale.words(place * self._block_tokens))
+            if shared > start:
+                parts.append(self._block(block, shared - start))
+        own = min(words - shared, _OWN_WORDS)
+        parts += [f" {word}".encode() for word in self._random.choices(WORDS, k=own)]
+        parts += self._text_from(self._random.randrange(_TEXT_WORDS), words - shared - own)
+        return b"".join(parts)[1:]
+
+    def _spelled(self, block: int, words: int) -> bytes:
+        """Return the first words of a block: its number, so that no other block begins alike, and then text."""
+        parts: list[bytes] = []
+        left = block
+        while len(parts) < words and (left or not parts):
+            left, digit = divmod(left, len(WORDS))
+            parts.append(self._digits[digit])
+        parts += self._text_from(block * self._block_tokens % _TEXT_WORDS, words - len(parts))
+        return b"".join(parts)
+
+    def _text_from(self, start: int, words: int) -> list[bytes]:
+        """Return this many words of the text from a place on, over and over."""
+        parts = []
+        while words > 0:
+            end = min(start + words, _TEXT_WORDS)
             parts.append(self._text[self._ends[start] : self._ends[end]])
-            more -= end - start
+            start, words = 0, words - (end - start)
         return parts
 
     def _around(self, output_tokens: int) -> tuple[bytes, bytes]:
@@ -147,6 +176,7 @@ class Turn:
     waits_for: tuple[int, ...]
     pause_s: float
     number: int  # of the turn, from 1
+    blocks: Counts | None  # with which its prompt begins if it continues no conversation
 
 
 @dataclass(frozen=True)
@@ -189,6 +219,7 @@ def jobs_of(trace: Trace) -> list[SessionJob]:
                 ),
                 pause_s=float(turns.pause_s[request]),
                 number=depth[request],
+                blocks=None if trace.prefix is None else trace.prefix.blocks_of(request),
             )
             for request in requests
         ]
@@ -256,7 +287,7 @@ class SessionRunner:
         first = max(said, key=lambda one: one.tokens, default=None)
         if first is None or first.tokens >= turn.input_tokens:
             own = max(1, turn.input_tokens - self._head_tokens)
-            return (*self._head, self._prompts.message(own, fresh=True))
+            return (*self._head, self._prompts.first_message(own, turn.blocks))
         others = [one for one in said if one is not first]
         quoted = " ".join(one.reply.text for one in others)
         left = turn.input_tokens - first.tokens - sum(one.reply.output_tokens for one in others)

@@ -1,17 +1,22 @@
 """Define the requests about running servers: ``bench``, ``import``, ``calibrate``, the meter … (see ``verbs``)."""
 
 from tokonomics.questions.inputs import (
+    A_MODEL,
     About,
     GpuPrice,
+    Layout,
     Market,
     ModelSource,
     Objectives,
     OnGrid,
+    Priced,
     Profiled,
     RoutedExperts,
     Selling,
+    SomeGpu,
     SomeGpus,
     Staffed,
+    Traffic,
 )
 from tokonomics.questions.request import (
     Kind,
@@ -207,6 +212,68 @@ class CalibrateRequest(Ran):
     hold_out: Number = declared("Share of the loads that judge instead of teaching, 0.1 to 0.5.", 0.5)
     name: Text | None = declared("Name of the profile.", without="the GPU's", example="my-h100")
     out: Text | None = saved("Save the profile (.json).", "h100.json", without="only shown")
+
+
+class Started(Request):
+    """The server to measure: started and stopped by us, or running already."""
+
+    target: Text | None = declared(
+        "The model, or the address of a server that you start yourself.",
+        place=Placement.FIRST,
+        kind=Kind.MODEL,
+        metavar="MODEL | URL",
+        example="llama-3.1-8b",
+    )
+    start: Text | None = declared(
+        "The command that starts it, with {flags} where the flags go; {model} and {port} are filled in too.",
+        example="vllm serve meta-llama/Llama-3.1-8B-Instruct --port 8000 {flags}",
+    )
+    patience: Text = declared("How long a start may take: 15m.", "15m", rare=True)
+    timeout: Number = declared("Seconds after which a request has failed.", 600.0, unit="s", rare=True)
+
+
+class TuneRequest(Started, SomeGpu, Layout, Traffic, Objectives, Priced, Profiled):
+    """
+    Every flag set is simulated on your traffic; the few that may be best are started, loaded and measured. What was
+    measured is kept in a certificate after every load: the same command goes on from there.
+
+    Examples:
+      tokonomics tune llama-3.1-8b --gpu H200 --trace azure-code --slo ttft_p99=1,tpot_p99=60ms --dry-run
+      tokonomics tune llama-3.1-8b --gpu H200 --trace mine.jsonl --slo ttft_p99=1 --start 'vllm serve … {flags}'
+      tokonomics tune http://localhost:8000 --model llama-3.1-8b --gpu H200 --trace mine.jsonl --slo ttft_p99=1
+      tokonomics tune --verify tune.json
+    """
+
+    FIRST = ("target", "start", "try_", "trials", "dry_run", "out")
+
+    model: Text | None = declared(A_MODEL, kind=Kind.MODEL, example="llama-3.1-8b", without="the target")
+    try_: Texts | None = declared(
+        "Flags to turn and their values, as the engine spells them: max-num-seqs=64/128. Repeat it for more.",
+        key="try",
+        without="those that matter to the engine",
+        example=["max-num-seqs=64/128"],
+    )
+    trials: Whole = declared("The most flag sets on the engine, the one as started included.", 6, low=1, high=1000)
+    gpus: Whole = declared("GPUs of the machine: layouts up to so many are tried.", 1, low=1, high=64, example=8)
+    skip: Switch = declared("With an address: the proposed flags did not start, propose others.", False, rare=True)
+    dry_run: Switch = declared("Simulate only: the ranking, and the trials that it would make first.", False)
+    out: Text = declared("The certificate: what was measured (.json).", "tune.json", kind=Kind.FILE, writes=True)
+    deploy: Texts | None = declared(
+        "Also print the best flags as a deploy file: vllm, kubernetes …", example=["vllm"], rare=True
+    )
+
+
+class VerifyRequest(Started):
+    """
+    Every figure is computed again from the requests that were measured. With an address, or a command that starts the
+    server, the best flags are measured once more.
+
+    Examples:
+      tokonomics tune --verify tune.json
+      tokonomics tune --verify tune.json --start 'vllm serve meta-llama/Llama-3.1-8B-Instruct --port 8000 {flags}'
+    """
+
+    verify: Text = declared("The certificate of a search for flags.", ..., kind=Kind.FILE, example="tune.json")
 
 
 class ValidateRequest(RoutedExperts, Profiled):

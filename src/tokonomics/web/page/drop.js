@@ -1,4 +1,5 @@
-// Drop a file anywhere: a benchmark's results become dollars, a request log becomes traffic, a config.json a model.
+// Drop a file anywhere: a benchmark's results become dollars, a request log becomes traffic, a config.json a model, the
+// certificate of a search for flags its trials.
 
 import { Refusal, upload } from "./api.js";
 import { chooseColumns } from "./columns.js";
@@ -62,6 +63,7 @@ export function dropping({ goTo, now }) {
     if (first.kind === "benchmark" && now().view === "plan") goTo("plan", { carried: { measured: names } });
     else if (first.kind === "benchmark")
       goTo(now().view === "accuracy" ? "accuracy" : "benchmark", { carried: { files: names } });
+    else if (first.kind === "certificate") goTo("benchmark", { carried: { verify: log } });
     else if (first.kind === "trace" || columns)
       goTo(WITH_A_LOG.includes(now().view) ? now().view : "traffic", {
         carried: { trace: log, columns: columns ?? "" },

@@ -16,7 +16,7 @@ import * as url from "./url.js";
 import { VIEWS } from "./views.js";
 
 const FILTERS = ["ran_on", "of_metric", "of_engine", "of_gpu", "of_speed", "of_fit"]; // of Accuracy
-const OF_ONE_VIEW = ["run", "panel", "gpus", "context", "files", "measured", ...FILTERS]; // all else: every view's
+const OF_ONE_VIEW = ["run", "panel", "gpus", "context", "files", "verify", "measured", ...FILTERS]; // all else: every view's
 const TRAFFIC = ["rate", "tokens_per_month", "input", "output", "slo", "offline", "trace", "columns", "arrivals"];
 const DRAG_MS = 40; // between two askings while a slider moves
 

@@ -9,6 +9,7 @@ export default {
   name: "Benchmark",
   lede: "Drop the results of a load test: what each load costs per million tokens.",
   presets: false,
+  carried: ["verify"], // the certificate of `tokonomics tune`
   groups: [
     {
       name: "The machine it ran on",
@@ -38,6 +39,7 @@ export default {
     { name: "SLO", fields: [{ ...field.slo, fallback: "" }] },
   ],
   request(values) {
+    if (values.verify) return { verb: "verify", inputs: field.asked("verify", values) };
     return values.files ? { verb: "import", inputs: field.asked("import", values) } : null;
   },
   empty: () => [

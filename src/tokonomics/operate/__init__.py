@@ -1,0 +1,1 @@
+"""Close the loop on a live engine: flags that are proven on it (``tune``)."""
