@@ -25,6 +25,7 @@ from tokonomics.errors import BadInput, option, shorten
 from tokonomics.measure.meter.readings import Reading
 from tokonomics.measure.meter.spans import SUMS, PaidTime, WatchedSpan
 from tokonomics.measure.meter.state import MeterTally
+from tokonomics.measure.meter.windows import Window
 from tokonomics.units import DAY_S
 
 APPLICATION = 0x746F6B6F  # ``toko``: marks the file as ours, in SQLite's own field for it
@@ -51,11 +52,18 @@ CREATE TABLE servers (
 
 # Later tables are separate, so that older readers still work. ``energy``: what the GPUs drew, in bins of five minutes.
 # ``checks``: a checksum of each span, because a flipped bit would change the bill. ``departed``: the sums of forgotten
-# servers' spans, by model, so that thousands of pods that came and went are a few rows.
+# servers' spans, by model, so that thousands of pods that came and went are a few rows. ``windows``: what servers did,
+# ten minutes a row, hours after two days. ``forecasts``: what a twin expected of a window, and how it was.
 _LATER = """
 CREATE TABLE IF NOT EXISTS energy (start REAL PRIMARY KEY, seconds REAL NOT NULL, joules REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS checks (id INTEGER PRIMARY KEY, crc INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS departed (model TEXT PRIMARY KEY, totals TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS windows (
+  target TEXT NOT NULL, model TEXT NOT NULL, start REAL NOT NULL, document TEXT NOT NULL,
+  PRIMARY KEY (start, target, model)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS forecasts (
+  target TEXT NOT NULL, model TEXT NOT NULL, start REAL NOT NULL, document TEXT NOT NULL,
+  PRIMARY KEY (target, model, start)) WITHOUT ROWID;
 """
 # Compute it for a row of the first version as was done then.
 _FAILED_S = "CASE WHEN answered + failed > 0 THEN busy_s * failed / (answered + failed) ELSE 0.0 END"
@@ -115,6 +123,7 @@ class Ledger:
         self._held: list[PaidTime] = []
         self._held_marks: dict[str, Mark] = {}
         self._held_energy: list[Drawn] = []
+        self._held_windows: dict[tuple[str, str, float], Window] = {}
         self._named: dict[str, tuple[str, str]] = {}
         self._last: dict[tuple[str, str], tuple[int | None, PaidTime]] = {}
         self._lock = None if read_only else _locked(path)
@@ -140,11 +149,18 @@ class Ledger:
         """Return the number of spans that could not be written yet."""
         return len(self._held)
 
-    def record(self, spans: Iterable[PaidTime], marks: Iterable[Mark], drawn: Drawn | None = None) -> str | None:
+    def record(
+        self,
+        spans: Iterable[PaidTime],
+        marks: Iterable[Mark],
+        drawn: Drawn | None = None,
+        windows: Iterable[Window] = (),
+    ) -> str | None:
         """Write a tick and whatever is held from before; return None, or why it could not be written."""
         _join(self._held, spans, ROW_S)
         self._held_energy = [*self._held_energy, drawn][-MOST_HELD:] if drawn else self._held_energy
         self._held_marks |= {mark.target: mark for mark in marks}
+        self._held_windows |= {window.key: window for window in windows}
         try:
             self._write()
         except sqlite3.Error as error:
@@ -153,7 +169,7 @@ class Ledger:
                 spans, self._held = self._held, []
                 _join(self._held, spans, float("inf"))
             return str(error)
-        self._held, self._held_marks, self._named, self._held_energy = [], {}, {}, []
+        self._held, self._held_marks, self._named, self._held_energy, self._held_windows = [], {}, {}, [], {}
         return None
 
     def name(self, target: str, model: str, engine: str) -> None:
@@ -226,6 +242,22 @@ class Ledger:
                 f"SELECT {columns}, {crc} FROM spans {join} WHERE start < ? AND start + seconds >= ? ORDER BY start, id"
             )
             yield from map(_span, self._db.execute(query, (until, since)))
+
+    def window(self, target: str, model: str, start: float) -> Window | None:
+        """Return a window as it is so far; None if nothing is known of it."""
+        if held := self._held_windows.get((target, model, start)):
+            return held
+        return next(self._windows("start = ? AND target = ? AND model = ?", start, target, model), None)
+
+    def windows(self, since: float = 0.0, until: float = LATEST_S) -> Iterator[Window]:
+        """Yield the windows that begin between two instants, oldest first."""
+        return self._windows("start >= ? AND start < ? ORDER BY start, target, model", since, until)
+
+    def _windows(self, which: str, *values: object) -> Iterator[Window]:
+        with _whole(self.path):
+            if self._has("windows"):
+                for (document,) in self._db.execute(f"SELECT document FROM windows WHERE {which}", values):
+                    yield Window.model_validate_json(document)
 
     def _has(self, table: str) -> bool:
         return bool(self._db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone())
@@ -304,6 +336,11 @@ class Ledger:
             totals = json.dumps({model: sums.__dict__ for model, sums in mark.totals.items()}, separators=(",", ":"))
             values = [mark.target, mark.until, mark.usd_per_hour, mark.is_gone, readings, totals]
             self._db.execute(f"INSERT OR REPLACE INTO servers ({_MARK}) VALUES (?, ?, ?, ?, ?, ?)", values)
+        for window in self._held_windows.values():
+            said = (*window.key, window.model_dump_json(exclude_defaults=True))
+            self._db.execute(
+                "INSERT OR REPLACE INTO windows (target, model, start, document) VALUES (?, ?, ?, ?)", said
+            )
         self._db.execute("COMMIT")
         self._last = last
 

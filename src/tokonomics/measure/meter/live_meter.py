@@ -28,6 +28,7 @@ from tokonomics.measure.meter.spans import PaidTime, WatchedSpan, cut_every, tal
 from tokonomics.measure.meter.spending import BudgetBook, MonthlyBudget, Prices
 from tokonomics.measure.meter.state import BudgetState, GroupState, MeterState, MeterTally, Planned
 from tokonomics.measure.meter.watch import LONG_S, MOST_AWAY_S, Frontends, Watch
+from tokonomics.measure.meter.windows import Windows
 from tokonomics.units import DAY_S, SECONDS_PER_HOUR, plural
 
 NOW_S, LUMPY_NOW_S = 60.0, 300.0  # most answers take less than five minutes (assumed), so a window holds whole requests
@@ -147,6 +148,7 @@ class Meter:
         self._first_asked: float | None = None
         self._never: dict[str, Missed] = {}
         self._sums: dict[tuple[str, str], _Sums] = defaultdict(_Sums)
+        self._windows = Windows(ledger.window)
         self._unwritten: str | None = None
         self._gpus_before: Sequence[GpuReading] = ()
         self._energy_j: float | None = None
@@ -224,7 +226,7 @@ class Meter:
             if span.watched is not WatchedSpan.away:
                 sums.remember(span, self._batch)
         marks = [self._mark(watch, watch.until) for watch in watches.values() if watch.until is not None]
-        self._unwritten = self._ledger.record(spans, marks, drawn)
+        self._unwritten = self._ledger.record(spans, marks, drawn, self._windows.add(spans))
 
     def _metered(self, gpus: Sequence[GpuReading]) -> Sequence[GpuReading]:
         """Return the GPUs of servers metered here, if GPUs say whose they are."""
