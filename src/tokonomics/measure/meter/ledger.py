@@ -25,13 +25,14 @@ from tokonomics.errors import BadInput, option, shorten
 from tokonomics.measure.meter.readings import Reading
 from tokonomics.measure.meter.spans import SUMS, PaidTime, WatchedSpan
 from tokonomics.measure.meter.state import MeterTally
-from tokonomics.measure.meter.windows import Window
-from tokonomics.units import DAY_S
+from tokonomics.measure.meter.windows import Window, joined
+from tokonomics.units import DAY_S, SECONDS_PER_HOUR
 
 APPLICATION = 0x746F6B6F  # ``toko``: marks the file as ours, in SQLite's own field for it
 SCHEMA = 2  # 1 had no ``failed_s``
 ROW_S = 300.0  # spans within this time are one row, so a report's edge moves its tokens by at most this
 LATEST_S, LONGEST_S = 253_402_300_800.0, 10.0 * 366 * DAY_S  # the end of 9999, ten years; a row beyond is damaged
+FINE_S, KEPT_S = 2 * DAY_S, 35 * DAY_S  # windows are ten minutes long for two days, then hours for five weeks
 MOST_HELD = 50_000  # spans in memory while the disk is full, about 50 MB; beyond it they are joined across five minutes
 
 _READINGS = TypeAdapter(list[Reading])
@@ -124,6 +125,7 @@ class Ledger:
         self._held_marks: dict[str, Mark] = {}
         self._held_energy: list[Drawn] = []
         self._held_windows: dict[tuple[str, str, float], Window] = {}
+        self._held_forecasts: dict[tuple[str, str, float], str] = {}
         self._named: dict[str, tuple[str, str]] = {}
         self._last: dict[tuple[str, str], tuple[int | None, PaidTime]] = {}
         self._lock = None if read_only else _locked(path)
@@ -250,8 +252,72 @@ class Ledger:
         return next(self._windows("start = ? AND target = ? AND model = ?", start, target, model), None)
 
     def windows(self, since: float = 0.0, until: float = LATEST_S) -> Iterator[Window]:
-        """Yield the windows that begin between two instants, oldest first."""
-        return self._windows("start >= ? AND start < ? ORDER BY start, target, model", since, until)
+        """Yield the windows that begin between two instants, oldest first; those that could not be written yet last."""
+        for window in self._windows("start >= ? AND start < ? ORDER BY start, target, model", since, until):
+            if window.key not in self._held_windows:
+                yield window
+        yield from (window for window in self._held_windows.values() if since <= window.start < until)
+
+    def keep_forecasts(self, documents: Mapping[tuple[str, str, float], str]) -> str | None:
+        """Write what a twin says of windows, by server, model and start; return None, or why it could not be written.
+
+        What could not be written is held, and written with what comes next.
+        """
+        self._held_forecasts |= documents
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            for key, document in self._held_forecasts.items():
+                said = (*key, document)
+                self._db.execute(
+                    "INSERT OR REPLACE INTO forecasts (target, model, start, document) VALUES (?, ?, ?, ?)", said
+                )
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._roll_back()
+            return str(error)
+        self._held_forecasts = {}
+        return None
+
+    def forecasts(self, since: float = 0.0, until: float = LATEST_S) -> Iterator[str]:
+        """Yield what a twin said of the windows that begin between two instants, oldest first."""
+        with _whole(self.path):
+            if self._has("forecasts"):
+                query = "SELECT document FROM forecasts WHERE start >= ? AND start < ? ORDER BY start, target, model"
+                for (document,) in self._db.execute(query, (since, until)):
+                    yield document
+
+    def newest_forecasts(self) -> Iterator[str]:
+        """Yield the newest of what a twin said of every server."""
+        with _whole(self.path):
+            if self._has("forecasts"):
+                query = "SELECT document, MAX(start) FROM forecasts GROUP BY target, model"
+                for document, _ in self._db.execute(query):
+                    yield document
+
+    def forget_windows(self, now: float) -> None:
+        """Join windows older than two days into hours, and drop those older than five weeks, with their forecasts."""
+        hours: dict[tuple[str, str, float], Window] = {}
+        old = (now - FINE_S) // SECONDS_PER_HOUR * SECONDS_PER_HOUR
+        for window in self._windows("start >= ? AND start < ? ORDER BY start", old - DAY_S, old):
+            start = window.start // SECONDS_PER_HOUR * SECONDS_PER_HOUR
+            key = (window.target, window.model, start)
+            hours[key] = (
+                joined(hours[key], window, start) if key in hours else window.model_copy(update={"start": start})
+            )
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute(
+                "DELETE FROM windows WHERE (start >= ? AND start < ?) OR start < ?", (old - DAY_S, old, now - KEPT_S)
+            )
+            for key, window in hours.items():
+                self._db.execute(
+                    "INSERT INTO windows (target, model, start, document) VALUES (?, ?, ?, ?)",
+                    (*key, window.model_dump_json(exclude_defaults=True)),
+                )
+            self._db.execute("DELETE FROM forecasts WHERE start < ?", (now - KEPT_S,))
+            self._db.execute("COMMIT")
+        except sqlite3.Error:
+            self._roll_back()  # a full disk: tomorrow again
 
     def _windows(self, which: str, *values: object) -> Iterator[Window]:
         with _whole(self.path):

@@ -186,11 +186,14 @@ class Meter:
         if 0 <= wall - self._forgot_at < DAY_S:
             return
         self._forgot_at = wall
-        for target in self._ledger.forget(wall - MOST_AWAY_S):
+        forgotten = self._ledger.forget(wall - MOST_AWAY_S)
+        self._windows.forget(forgotten)
+        for target in forgotten:
             self._gone.pop(target, None)
             for key in [key for key in self._sums if key[0] == target]:
                 del self._sums[key]
         self._departed = self._ledger.departed()
+        self._ledger.forget_windows(wall)
 
     def _drawn(self, gpus: Sequence[GpuReading]) -> Drawn | None:
         """Return what the GPUs drew since they were last read; None if they were not."""
