@@ -208,7 +208,7 @@ def forecast(state: TwinState, like: Window, start: float, setup: Setup | None) 
             made[name] = back(name, level.at[level.best()])
     if set(TRAFFIC) <= made.keys():
         traffic = WindowTraffic(
-            **{name: max(0.0, made[name]) for name in TRAFFIC},
+            **{name: max(0.0, made[name]) for name in TRAFFIC}, seconds=like.seen_s,
             inputs=_shifted(traffic_of(like), "inputs"), outputs=_shifted(traffic_of(like), "outputs"),
         )  # fmt: skip
         made["tokens_per_s"] = traffic.tokens_per_s
