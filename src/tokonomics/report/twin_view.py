@@ -42,7 +42,8 @@ def live(shown: TwinShown) -> blocks.View:
     """Show what is expected now, how good it was, and what changed in a day."""
     boards = {(board.target, board.model): board for board in shown.servers}
     last = {(window.target, window.model): window for window in shown.last}
-    yield blocks.section(blocks.line(line(shown)))
+    price, today = usd_text(shown.meter.now.usd_per_mtok), usd_text(shown.meter.today.usd_per_mtok)
+    yield blocks.headline(f"{price} per Mtok now", f", {today} today, every paid hour counted")
     for window in shown.now:
         server = window.target, window.model
         yield _server(boards.get(server), window, last.get(server), _name(*server))

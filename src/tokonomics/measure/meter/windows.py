@@ -8,7 +8,7 @@ the transaction of their spans: whatever ends the meter, a window has just what 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from pydantic import Field
+from pydantic import Field, field_serializer
 
 from tokonomics.measure.meter.readings import Counted
 from tokonomics.measure.meter.spans import BEYOND, Buckets, Glimpse, PaidTime, cut_every, tally
@@ -38,6 +38,11 @@ class Window(Noun):
     started: float | None = None  # of the newest process in it
     restarts: int = 0
     states: dict[str, str] = Field(default_factory=dict)
+
+    @field_serializer("sums")
+    def _counted(self, sums: MeterTally) -> dict[str, float]:
+        """Write what was summed, and not what is computed from it."""
+        return {name: value for name, value in sums.__dict__.items() if value}
 
     @property
     def key(self) -> tuple[str, str, float]:
