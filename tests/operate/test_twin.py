@@ -74,7 +74,7 @@ def number_of(window: TwinWindow) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.explore)])
 def test_every_change_is_named_with_its_cause_within_two_windows_and_the_server_is_expected_as_it_is(
     tmp_path: Path, seed: int
 ) -> None:
@@ -137,7 +137,7 @@ def test_a_twin_that_is_killed_again_and_again_says_what_one_that_ran_through_sa
     whole, cut = windows_of(tmp_path / "whole.db"), windows_of(tmp_path / "cut.db")
     assert [window.start for window in cut] == [window.start for window in whole]
     for one, other in zip(whole, cut, strict=True):
-        assert {name for name in one.figures} == {name for name in other.figures}
+        assert one.figures.keys() == other.figures.keys()
         for name in ("tokens_per_s", "ttft_s", "tpot_s"):
             # Each start takes a reading more; the counts are the same.
             assert other.figures[name].measured == pytest.approx(one.figures[name].measured, rel=1e-6)
@@ -176,7 +176,7 @@ def test_a_full_disk_delays_forecasts_and_loses_none(tmp_path: Path, monkeypatch
             real = book._db
             refused = 0
             while clock.passed < server.seconds:
-                book._db = Full(real) if 700 < clock.passed < 2000 else real
+                book._db = Full(real) if 700 < clock.passed < 2000 else real  # type: ignore[assignment]
                 state = twin.beside(await meter.tick())
                 refused += twin.shown(state).note is not None
                 clock.passed += EVERY_S
@@ -296,14 +296,11 @@ def test_a_window_that_nobody_saw_has_no_traffic() -> None:
 def test_scores_are_medians_and_shares_of_the_windows_that_have_both() -> None:
     def window(measured: float, low: float, mid: float, high: float) -> TwinWindow:
         band = Band(low=low, mid=mid, high=high)
-        return TwinWindow(target="t", model="m", start=0.0, figures={"tpot_s": Figure(measured=measured, forecast=band)},
-                          is_over=True)  # fmt: skip
+        figures = {"tpot_s": Figure(measured=measured, forecast=band)}
+        return TwinWindow(target="t", model="m", start=0.0, figures=figures, is_over=True)
 
-    windows = [
-        window(0.011, 0.009, 0.010, 0.012),
-        window(0.009, 0.0095, 0.010, 0.012),
-        window(0.012, 0.009, 0.010, 0.013),
-    ]
+    measured = ((0.011, 0.009, 0.010, 0.012), (0.009, 0.0095, 0.010, 0.012), (0.012, 0.009, 0.010, 0.013))
+    windows = [window(*row) for row in measured]
     (board,) = scoreboard(windows)
     (score,) = board.scores
     assert (score.name, score.kind, score.windows) == ("tpot_s", "forecast", 3)
@@ -324,10 +321,9 @@ def test_old_windows_become_hours_with_the_same_sums(tmp_path: Path) -> None:
         for name in ("input_total", "output", "usd", "answered"):
             total = sum(getattr(window.sums, name) for window in before)
             assert math.isclose(sum(getattr(window.sums, name) for window in after), total)
-        counts = [
-            sum(sum(window.buckets[Counted.ttft_buckets].values()) for window in some) for some in (before, after)
-        ]
-        assert counts[0] == counts[1]
+        waits = [window.buckets[Counted.ttft_buckets] for window in before]
+        joined = [window.buckets[Counted.ttft_buckets] for window in after]
+        assert sum(sum(counts.values()) for counts in waits) == sum(sum(counts.values()) for counts in joined)
         book.forget_windows(clock.wall() + 40 * 86_400)
         assert list(book.windows()) == []
 
