@@ -32,7 +32,7 @@ EVERY_S = 15.0
 FACTORS = {"decode": 1.1, "prefill": 1.1}
 
 
-def main(servers: int = 200, hours: float = 3.0) -> None:
+def main(servers: float = 200, hours: float = 3.0) -> None:
     clock, setup = HandClock(), modelled()
     process = ServedVllm(clock, setup, [Stretch((hours + 1) * 3600, 5, factors=FACTORS)])
     said: dict[str, object] = {"servers": servers, "hours": hours, "made": date.today().isoformat(), "by_hour": []}
@@ -46,7 +46,7 @@ def main(servers: int = 200, hours: float = 3.0) -> None:
 
     async def ticks(path: Path) -> None:
         with Ledger(path) as book:
-            sources = [source(f"http://gpu{number}:8000") for number in range(servers)]
+            sources = [source(f"http://gpu{number}:8000") for number in range(int(servers))]
             meter = Meter(sources, book, clock, MeterSettings(usd_per_hour=3.0, every_s=EVERY_S))
             twin = LiveTwin(book, setup, WINDOW_S)
             began, read_s, twin_s = 0.0, 0.0, 0.0
@@ -79,7 +79,4 @@ def main(servers: int = 200, hours: float = 3.0) -> None:
 
 
 if __name__ == "__main__":
-    main(
-        *(int(sys.argv[1]),) if len(sys.argv) > 1 else (),
-        **({"hours": float(sys.argv[2])} if len(sys.argv) > 2 else {}),
-    )
+    main(*map(float, sys.argv[1:]))
