@@ -55,7 +55,7 @@ class Export:
         there = {name: tuple((one,) for one in names if one in columns) for name, names in self.columns.items()}
         if not all(there.get(name) for name in REQUIRED) or any(len(names) > 1 for names in there.values()):
             return None
-        return known.moved(tenant=(), **there)
+        return known.moved(tenant=(), cached=(), **there)
 
 
 def export_of(objects: Iterable[Any]) -> Export | None:
@@ -131,6 +131,7 @@ def _langfuse(item: Item, unfolding: Unfolding) -> Iterator[Row | str]:
             input=prompt,
             output=0 if answer is None else answer,  # an embedding writes nothing
             usd=_sum(costs.values()) if cost is None else cost,
+            cached=_langfuse_cached(details),
             tenant=unfolding.tenant(item, as_object(item.get("metadata")).get("tenant"), user),
             session=_first(item, "sessionId", "session_id", "traceId", "trace_id"),
             ended=_first(item, "endTime", "end_time"),
@@ -145,9 +146,18 @@ def _langfuse_prompt(details: Item) -> Any:
     if details.get("total") is not None and _sum((whole, rest)) == _sum((details["total"],)):
         return whole  # it already includes cached tokens
     written = any("cache" in key and "creation" in key for key in own)
-    read = any("cache" in key and "creation" not in key for key in own)
+    read = any(map(_is_cached, own))
     cached = {"cache_read_input_tokens": read, "cache_creation_input_tokens": written}
     return _sum((whole, *(details.get(name) for name, is_counted in cached.items() if not is_counted)))
+
+
+def _is_cached(key: str) -> bool:
+    return key.startswith("input") and "cache" in key and "creation" not in key
+
+
+def _langfuse_cached(details: Item) -> Any:
+    found = _sum(value for key, value in details.items() if _is_cached(key))
+    return details.get("cache_read_input_tokens") if found is None else found
 
 
 # --- LiteLLM --------------------------------------------------------------------------------------------------------
@@ -169,10 +179,15 @@ def _litellm(item: Item, unfolding: Unfolding) -> Iterator[Row | str]:
         yield "failed requests without tokens are left out"
     else:
         metadata = as_object(item.get("metadata"))
-        team = item.get("team_id") or metadata.get("user_api_key_team_id")
+        alias = item.get("team_alias") or metadata.get("user_api_key_team_alias")
+        team = alias or item.get("team_id") or metadata.get("user_api_key_team_id")
         tenant = unfolding.tenant(item, metadata.get("tenant"), team, item.get("end_user"), item.get("user"))
-        spend = _first(item, *_LITELLM["usd"])
-        yield row(**{name: item.get(names[0]) for name, names in _LITELLM.items()} | {"usd": spend, "tenant": tenant})
+        usage = as_object(metadata.get("usage_object"))
+        cached = as_object(usage.get("prompt_tokens_details")).get(
+            "cached_tokens", usage.get("cache_read_input_tokens")
+        )
+        found = {"usd": _first(item, *_LITELLM["usd"]), "tenant": tenant, "cached": cached}
+        yield row(**{name: item.get(names[0]) for name, names in _LITELLM.items()} | found)
 
 
 # --- OpenTelemetry --------------------------------------------------------------------------------------------------
@@ -254,6 +269,7 @@ def _otlp(item: Item, unfolding: Unfolding) -> Iterator[Row | str]:
                 arrival=_first(span, "startTimeUnixNano", "start_time_unix_nano"),
                 input=prompt,
                 output=0 if answer is None else answer,
+                cached=stated.get("gen_ai.usage.cache_read.input_tokens"),
                 usd=stated.get("gen_ai.usage.cost"),  # not in any convention, but OpenLIT and Langfuse write it
                 tenant=unfolding.tenant({**shared, **stated}, user, shared.get("service.name")),
                 session=_session_of(span, stated, unfolding),
@@ -370,9 +386,9 @@ EXPORTS = (
         "LiteLLM spend log",
         lambda item: {"startTime", "prompt_tokens"} <= item.keys() and ("spend" in item or "response_cost" in item),
         _litellm,
-        "the teams (team_id), else end_user, else user",
+        "the teams (team_alias, else team_id), else end_user, else user",
         columns=_LITELLM,
-        telling={"metadata": ("tenant", "user_api_key_team_id")}
-        | dict.fromkeys(("cache_hit", "status", "team_id", "end_user", "user"), ()),
+        telling={"metadata": ("tenant", "user_api_key_team_alias", "user_api_key_team_id")}
+        | dict.fromkeys(("cache_hit", "status", "team_alias", "team_id", "end_user", "user"), ()),
     ),
 )
