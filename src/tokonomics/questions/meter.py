@@ -273,6 +273,12 @@ def _split(
     return BillSplit(billed, log, token_costs(billed, on))
 
 
+def is_metered(request: MeterReportRequest, since: float, until: float) -> bool:
+    """Return whether the ledger has anything between two instants."""
+    with Ledger(ledger_of(request), read_only=True) as book:
+        return any(span.end > since for span in book.spans(since, until) if span.start < until)
+
+
 def gpu_behind(request: BehindAddress) -> MeteredGpu | None:
     """Return the GPUs behind each address; None if they are not named."""
     if request.gpu is None:

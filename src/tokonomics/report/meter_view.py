@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from tokonomics.errors import option
-from tokonomics.measure.meter.bill import ALIKE, StatementSale
+from tokonomics.measure.meter.bill import StatementSale
 from tokonomics.measure.meter.export import Exported
 from tokonomics.measure.meter.readings import JOULES_PER_KWH, GpuReading
 from tokonomics.measure.meter.state import GroupState, MeterState, MeterTally, Statement, StatementLine, Verdict
@@ -163,11 +163,11 @@ def _rules(split: LogSplit | None) -> Iterable[str]:
     """Say how the dollars were divided."""
     if split is None:
         return
-    by = "tokens, every token alike" if split.weights == ALIKE else split.weights
+    by = split.weights if split.by_gpu_time else "tokens, every token alike"
     yield f"Divided among the requests of the log that began in the same hour, by {by}; idle time with them."
     if split.quiet_usd:
         yield f"{usd(split.quiet_usd)} of hours without a token is divided as the whole stretch is."
-    if split.cached_said_share < 1 and split.weights != ALIKE:
+    if split.cached_said_share < 1 and split.by_gpu_time:
         yield "Where the log does not say which prompt tokens were cached, the metered share is assumed."
 
 

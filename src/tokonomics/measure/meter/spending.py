@@ -103,8 +103,8 @@ def parse_labels(texts: Iterable[str], urls: Iterable[str]) -> tuple[LabelOf, ..
             raise BadInput(f"'{shorten(text)}' is not a label", field="label", fix=fix)
         address = on_loopback(address_of(of)) if of else ""
         if address and address not in known:
-            fix = f"They are: {', '.join(map(shorten, sorted(known)))}." if known else None
-            raise BadInput(f"{shorten(address)} is none of the servers given", field="label", fix=fix)
+            there = f"They are: {', '.join(map(shorten, sorted(known)))}." if known else None
+            raise BadInput(f"{shorten(address)} is none of the servers given", field="label", fix=there)
         labels.append(LabelOf(address, name, value.strip()))
     return tuple(labels)
 

@@ -131,6 +131,7 @@ class LogSplit(Noun):
     quiet_usd: float  # of hours without a token: they follow the shares of the whole stretch
     cached_said_share: float  # of the log's prompt tokens: those of which it says whether they were cached
     weights: str  # how tokens were weighed
+    by_gpu_time: bool  # otherwise every token alike
 
 
 @dataclass
@@ -208,6 +209,7 @@ class BillSplit:
             for kind, shares in enumerate(shared.kinds[:_TOKENS])
         )
         tokens = total.input + total.output
+        splits = sorted({cost.split for cost in self._costs.values()})
         return LogSplit(
             tags=self._log.tags,
             requests=round(total.requests),
@@ -227,7 +229,8 @@ class BillSplit:
                 if self._models[model].quiet[self._models[model].of_hour[hour]]
             ),
             cached_said_share=1 - total.unsaid / total.input if total.input else 0.0,
-            weights=", ".join(sorted({cost.split for cost in self._costs.values()})) or ALIKE,
+            weights=", ".join(splits) or ALIKE,
+            by_gpu_time=any(split != ALIKE for split in splits),
         )
 
     def _by_model(self) -> dict[str, dict[tuple[int, Who], Floats]]:

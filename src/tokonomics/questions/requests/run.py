@@ -361,6 +361,8 @@ class MeterReportRequest(InLedger, AgainstPlan, Selling, BehindAddress, Budgeted
       tokonomics meter report --since 30d --by team --sell 0.20/0.80 --budget team=search:1500
       tokonomics meter report --since 2026-11-01 --until 2026-11-08 --by team --csv week.csv
       tokonomics meter report --since 1d --by hour --chart day.png
+      tokonomics meter report --every week --html report.html --trace spend.jsonl --by team,feature
+      tokonomics meter report --every week --html report.html --send 'mail -s "LLM costs" finops@example.com'
     """
 
     FIRST = ("since", "until", "by", "trace", "columns")
@@ -371,6 +373,18 @@ class MeterReportRequest(InLedger, AgainstPlan, Selling, BehindAddress, Budgeted
         "model, target, engine, day, hour, any label, or with --trace any tag of the log; with commas.", "model,day"
     )
     csv: Text | None = saved("Save the lines as a table.", "week.csv")
+
+
+class EveryWeek(Request):
+    """Reports of every week, which the command line writes; not part of the question."""
+
+    every: Text | None = declared(
+        "Write a report of every week when it is over, until Ctrl-C: week. Give --html its name.", example="week"
+    )
+    send: Text | None = declared(
+        "With --every: a command that gets each report as its input; {file} and {week} are filled in.",
+        example="mail -s 'LLM costs, {week}' finops@example.com",
+    )
 
 
 class MeterExportRequest(InLedger, BehindAddress, SplitByLog):
