@@ -12,8 +12,8 @@ share is assumed.
 - Hours without any token follow the shares of the whole stretch: servers wait for those who use them.
 - A model without any token in the whole stretch is ``UNUSED``.
 
-The tokens of a line are the metered ones by the log's shares of each kind. So dollars, seconds and tokens of the lines
-add up to those of the bill.
+The tokens of a line are the metered ones by the log's shares of each kind, and its requests likewise, where those that
+the log lacks have the share of their dollars. So dollars, seconds, tokens and requests of the lines add up to the bill.
 """
 
 from collections import defaultdict
@@ -42,9 +42,9 @@ Floats = NDArray[np.float64]
 Who = tuple[str, ...]  # a value for each tag
 MODEL = "model"  # the label of a request that tells on which servers it ran
 NOT_IN_LOG, UNUSED = "(not in the log)", "(unused)"
-_KINDS = ("computed", "cached", "output", "requests")
-_TOKENS = len(_KINDS) - 1
+_KINDS = 3  # computed, cached and answered tokens
 _FIELDS = tuple(MeterTally.model_fields)
+_ROUNDING = 1e-9  # of a count: sums of floats are off by less, and a log lacks whole tokens
 _NOT_IN_LOG, _UNUSED = -2, -1  # places behind those of the log's senders
 
 
@@ -63,7 +63,7 @@ class Sent(NamedTuple):
     output: float = 0.0
 
 
-_BYTES = 8 * (len(Sent._fields) + 3 * (len(_KINDS) + 1))  # by period and sender: sums, and shares while they are made
+_BYTES = 8 * (len(Sent._fields) + 3 * (_KINDS + 2))  # by period and sender: sums, and shares while they are made
 
 
 @dataclass
@@ -202,11 +202,11 @@ class BillSplit:
             tag: round(_total(one for (_, _, who), one in ours.items() if who[place] == without(tag)).requests)
             for place, tag in enumerate(self._log.tags)
         }
-        metered = sum(float(shared.metered[:, :_TOKENS].sum()) for shared in models)
+        metered = sum(float(shared.metered.sum()) for shared in models)
         lacking = sum(
             float(shares[:, _NOT_IN_LOG] @ shared.metered[:, kind])
             for shared in models
-            for kind, shares in enumerate(shared.kinds[:_TOKENS])
+            for kind, shares in enumerate(shared.kinds[:_KINDS])
         )
         tokens = total.input + total.output
         splits = sorted({cost.split for cost in self._costs.values()})
@@ -258,10 +258,10 @@ class BillSplit:
         cells = (max(of_hour.values()) + 1) * (len(self._places) + 2)
         fix = "Report a shorter stretch, or by a tag with fewer values."
         check_room(cells * _BYTES, "so many senders in so many hours", where="the log", fix=fix)
-        metered = np.zeros((len(follows), len(_KINDS)))
+        metered = np.zeros((len(follows), _KINDS))
         for hour, line in self._pieces[model]:
             sums = line.sums
-            metered[of_hour[hour]] += sums.input_computed, sums.input_cached, sums.output, sums.answered
+            metered[of_hour[hour]] += sums.input_computed, sums.input_cached, sums.output
         raw = np.zeros((len(Sent._fields), len(follows), len(self._places)))
         for (hour, who), one in sent.items():
             if hour in of_hour:
@@ -270,13 +270,16 @@ class BillSplit:
         assumed = np.divide(metered[:, 1], prompts, out=np.zeros_like(prompts), where=prompts > 0)
         requests, given, said, unsaid, output = raw
         cached = said + unsaid * assumed[:, None]
-        logged = (np.maximum(given - cached, 0.0), cached, output, requests)
+        logged = (np.maximum(given - cached, 0.0), cached, output)
         cost = self._costs.get(model)
-        weights = np.array([cost.input, cost.cached, cost.output] if cost else [1.0] * _TOKENS)
-        weighed = sum(weight * part for weight, part in zip(weights, logged, strict=False))
-        dollars, quiet = _shares(np.asarray(weighed), metered[:, :_TOKENS] @ weights, follows)
+        weights = np.array([cost.input, cost.cached, cost.output] if cost else [1.0] * _KINDS)
+        weighed = sum(weight * part for weight, part in zip(weights, logged, strict=True))
+        dollars, quiet = _shares(np.asarray(weighed), metered @ weights, follows)
         kinds = [_shares(part, metered[:, kind], follows)[0] for kind, part in enumerate(logged)]
-        return _Model(of_hour, metered, dollars, kinds, quiet)
+        counted, own = dollars.copy(), requests.sum(axis=1)
+        seen = own > 0
+        counted[seen, :_NOT_IN_LOG] = requests[seen] * ((1 - dollars[seen, _NOT_IN_LOG]) / own[seen])[:, None]
+        return _Model(of_hour, metered, dollars, [*kinds, counted], quiet)
 
     def _summed(
         self, pieces: Iterable[tuple[int, StatementLine]], keys: Sequence[str], shared: _Model
@@ -309,18 +312,14 @@ def _total(sent: Iterable[Sent]) -> Sent:
 
 
 def _metered_as(name: str, models: Iterable[str]) -> str | None:
-    """Return the metered model that a log means: the same name, or one of them with an owner or provider in front."""
+    """Return the metered model that a log means: of the same name, else with another owner or provider before it."""
     known = sorted(models)
     if known == [""]:  # a server that does not name its model
         return ""
     said = name.casefold()
     same = [model for model in known if model.casefold() == said]
-    ending = [
-        model
-        for model in known
-        if model and (said.endswith(f"/{model.casefold()}") or model.casefold().endswith(f"/{said}"))
-    ]
-    return next(iter((*same, *ending)), None)
+    alike = [model for model in known if model and model.casefold().rpartition("/")[2] == said.rpartition("/")[2]]
+    return next(iter((*same, *alike)), None)
 
 
 def _periods(pieces: Iterable[tuple[int, StatementLine]]) -> tuple[dict[int, int], NDArray[np.bool_]]:
@@ -351,11 +350,12 @@ def _shares(logged: Floats, metered: Floats, follows: NDArray[np.bool_]) -> tupl
     own = logged.sum(axis=1)
     beyond, lacking = np.maximum(own - metered, 0.0), np.maximum(metered - own, 0.0)
     moved = np.where(follows[1:], np.minimum(beyond[:-1], lacking[1:]), 0.0)
-    part = np.divide(moved, own[:-1], out=np.zeros_like(moved), where=own[:-1] > 0)[:, None] * logged[:-1]
+    part = np.divide(moved, own[:-1], out=np.zeros_like(moved), where=own[:-1] > 0)[:, None]
     placed = logged.copy()
-    placed[:-1] -= part
-    placed[1:] += part
-    missing = np.maximum(metered - placed.sum(axis=1), 0.0)
+    placed[:-1] *= 1 - part
+    placed[1:] += part * logged[:-1]
+    missing = metered - placed.sum(axis=1)
+    missing[missing < _ROUNDING * metered] = 0.0
     whole = np.column_stack([placed, missing, np.zeros(len(metered))])
     totals = whole.sum(axis=1)
     usual = whole.sum(axis=0)
