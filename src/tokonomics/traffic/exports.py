@@ -43,6 +43,8 @@ class Export:
     """The columns of each field of a request, for exports that may be tables of any length."""
     telling: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The columns that say whether a row is a request, and whose; with the keys that matter if one holds objects."""
+    cached: tuple[str, ...] = ()
+    """Where a table has the cached tokens: a column that holds objects, and the JSON paths in it."""
     rows: LogLayout | None = None
     """The rows that it is unfolded into, if they have other fields than those of the other tools."""
 
@@ -172,6 +174,9 @@ _LITELLM = {
 }
 
 
+_LITELLM_CACHED = ("prompt_tokens_details.cached_tokens", "cache_read_input_tokens")
+
+
 def _litellm(item: Item, unfolding: Unfolding) -> Iterator[Row | str]:
     if str(item.get("cache_hit")).lower() == "true":
         yield "requests that LiteLLM answered from its own cache are left out"
@@ -183,9 +188,8 @@ def _litellm(item: Item, unfolding: Unfolding) -> Iterator[Row | str]:
         team = alias or item.get("team_id") or metadata.get("user_api_key_team_id")
         tenant = unfolding.tenant(item, metadata.get("tenant"), team, item.get("end_user"), item.get("user"))
         usage = as_object(metadata.get("usage_object"))
-        cached = as_object(usage.get("prompt_tokens_details")).get(
-            "cached_tokens", usage.get("cache_read_input_tokens")
-        )
+        counts = {**usage, **as_object(usage.get("prompt_tokens_details"))}
+        cached = _first(counts, *(name.rpartition(".")[2] for name in _LITELLM_CACHED))
         found = {"usd": _first(item, *_LITELLM["usd"]), "tenant": tenant, "cached": cached}
         yield row(**{name: item.get(names[0]) for name, names in _LITELLM.items()} | found)
 
@@ -388,6 +392,7 @@ EXPORTS = (
         _litellm,
         "the teams (team_alias, else team_id), else end_user, else user",
         columns=_LITELLM,
+        cached=("metadata", *(f"$.usage_object.{name}" for name in _LITELLM_CACHED)),
         telling={"metadata": ("tenant", "user_api_key_team_alias", "user_api_key_team_id")}
         | dict.fromkeys(("cache_hit", "status", "team_alias", "team_id", "end_user", "user"), ()),
     ),
