@@ -264,7 +264,7 @@ _BILL: dict[str, Callable[[MeterTally], str]] = {
     "in": lambda sums: count(sums.input_total),
     "cached": lambda sums: percent_text(sums.cache_share),
     "out": lambda sums: count(sums.output),
-    "req": lambda sums: count(sums.answered),
+    "req": lambda sums: count(round(sums.answered)),
     "batch": lambda sums: number_text(sums.batch),
     "$/Mtok": lambda sums: usd_text(sums.usd_per_mtok),
     "of output": lambda sums: usd_text(sums.usd_per_mtok_output),
