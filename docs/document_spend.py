@@ -25,7 +25,9 @@ MONDAY = datetime(2026, 11, 9, tzinfo=UTC).timestamp()
 DAYS, OPENS, CLOSES = 5, 8, 19
 PER_HOUR, PAST_LITELLM = 18, 0.07
 USD_PER_HOUR, STAY_S = 2.49, 20.0
-TEAMS = {  # share of the requests, UUID, and the features with their prompt, answer and cached tokens
+Features = dict[str | None, tuple[float, float, float]]
+"""The mean prompt and answer tokens of each, and the share that is cached."""
+TEAMS: dict[str | None, tuple[float, str | None, Features]] = {  # share of the requests, UUID, features
     "search": (0.5, "7c0f5f34-0d3e-4a0e-8d0b-3f1f6f2f9a11", {"answers": (6000, 300, 0.6), "rewriting": (700, 60, 0.2)}),
     "support": (0.3, "2b1e9a52-98a4-4f0c-a7a4-5b7d9a6f1c22", {"drafts": (2500, 900, 0.4), None: (1500, 400, 0.0)}),
     "legal": (0.15, "91d0c7de-6f5b-44c1-9a5e-8e2f0b7d4c33", {"summaries": (14000, 700, 0.0)}),

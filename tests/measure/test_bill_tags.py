@@ -204,7 +204,7 @@ HOURS = 6
 @st.composite
 def weeks(draw: st.DrawFn) -> tuple[list[PaidTime], dict[tuple[str, int, tuple[str, ...]], Sent]]:
     """Some hours of two models, busy or idle; and a log that fits them, has less, or has more."""
-    spans, sent = [], {}
+    spans, sent = list[PaidTime](), dict[tuple[str, int, tuple[str, ...]], Sent]()
     tokens = st.integers(0, 5000)
     for model in ("a", "b"):
         for place in range(HOURS):

@@ -61,7 +61,7 @@ class WeeklyReports:
             file = self.file_of(week)
             try:
                 if self.send:
-                    self._keep_unsent([*self.unsent(), week])
+                    self.keep_unsent([*self.unsent(), week])
                 if self.write(_start(week), _start(week) + WEEK_S, file):
                     written[week] = WeeklyReport(week=week, file=str(file), written=True)
                 else:
@@ -81,12 +81,12 @@ class WeeklyReports:
             file = self.file_of(week)
             if not file.exists():
                 if week in self._empty:
-                    self._keep_unsent([other for other in self.unsent() if other != week])
+                    self.keep_unsent([other for other in self.unsent() if other != week])
                 continue
             assert self.send is not None
             problem = self.send(file, week)
             if problem is None:
-                self._keep_unsent([other for other in self.unsent() if other != week])
+                self.keep_unsent([other for other in self.unsent() if other != week])
                 self.say(f"{file} sent")
             else:
                 self.say(f"{file} is not sent, and is tried again within an hour: {problem}")
@@ -109,7 +109,8 @@ class WeeklyReports:
             return []
         return sorted({week for line in lines if (week := _week(line)) is not None})
 
-    def _keep_unsent(self, weeks: Sequence[date]) -> None:
+    def keep_unsent(self, weeks: Sequence[date]) -> None:
+        """Note the weeks whose reports are to be sent."""
         if not weeks:
             self._unsent_file.unlink(missing_ok=True)
             return

@@ -344,7 +344,6 @@ class SplitByLog(Request):
     trace: Text | None = declared(
         "Request log (LiteLLM, Langfuse, OpenTelemetry, OpenAI, CSV …): its tags split the dollars.",
         kind=Kind.TRACE,
-        metavar="FILE",
         example="spend.jsonl",
     )
     columns: Text | None = declared(
