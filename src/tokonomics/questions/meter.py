@@ -41,6 +41,7 @@ from tokonomics.money.attribution import sell_terms
 from tokonomics.money.breakeven import Upkeep, upkeep
 from tokonomics.money.cost import require_positive
 from tokonomics.questions.catalogue import extras_of
+from tokonomics.questions.inputs import LogInputs
 from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.run import (
     PROMETHEUS,
@@ -50,7 +51,6 @@ from tokonomics.questions.requests.run import (
     MeterExportRequest,
     MeterReportRequest,
     MeterWatchRequest,
-    SplitByLog,
 )
 from tokonomics.questions.result import Result, beside
 from tokonomics.traffic.attribution import MOST_LABELS
@@ -232,7 +232,7 @@ def _keys(by: str) -> tuple[str, ...]:
 
 
 def _log_of(
-    request: SplitByLog, keys: Sequence[str], book: Ledger, first: float, last: float, listener: Listener
+    request: LogInputs, keys: Sequence[str], book: Ledger, first: float, last: float, listener: Listener
 ) -> TaggedLog | None:
     """Return what the request log has within the stretch, by those keys that it knows as tags; None without a log."""
     if request.trace is None:
@@ -242,6 +242,8 @@ def _log_of(
         return None
     from tokonomics.traffic.readers import open_trace
 
+    if not isinstance(request.trace, str):
+        raise BadInput("must be a file", field="trace")
     tags = [key for key in keys if key not in LEDGER_KEYS]
     if not 0 < len(tags) < MOST_LABELS:
         said = "names more tags than can be split by" if tags else "names no tag of the log to split the dollars by"

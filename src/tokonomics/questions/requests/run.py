@@ -5,6 +5,7 @@ from tokonomics.questions.inputs import (
     About,
     GpuPrice,
     Layout,
+    LogInputs,
     Market,
     ModelSource,
     Objectives,
@@ -338,22 +339,10 @@ class Budgeted(Request):
     )
 
 
-class SplitByLog(Request):
-    """The request log whose tags say whose the dollars are."""
-
-    trace: Text | None = declared(
-        "Request log (LiteLLM, Langfuse, OpenTelemetry, OpenAI, CSV …): its tags split the dollars.",
-        kind=Kind.TRACE,
-        example="spend.jsonl",
-    )
-    columns: Text | None = declared(
-        "Which column of the log is what: arrival=TIME,input=PROMPT,output=ANSWER[,cached=…].",
-        example="arrival=time,input=prompt,output=answer",
-    )
-
-
-class MeterReportRequest(InLedger, AgainstPlan, Selling, BehindAddress, Budgeted, Staffed, OnGrid, SplitByLog):
+class MeterReportRequest(InLedger, AgainstPlan, Selling, BehindAddress, Budgeted, Staffed, OnGrid, LogInputs):
     """
+    With a request log (LiteLLM, Langfuse, OpenTelemetry, OpenAI, CSV …) dollars are divided by its tags.
+
     Examples:
       tokonomics meter report --since 7d --by model,day
       tokonomics meter report --since 7d --trace spend.jsonl --by team,feature --gpu H100
@@ -386,7 +375,7 @@ class EveryWeek(Request):
     )
 
 
-class MeterExportRequest(InLedger, BehindAddress, SplitByLog):
+class MeterExportRequest(InLedger, BehindAddress, LogInputs):
     """
     litellm: a price file for litellm.register_model. focus: rows of FOCUS 1.2, a day, model and team each.
     openmetrics: for promtool tsdb create-blocks-from openmetrics. Dollars are cents that sum to the ledger's total.
