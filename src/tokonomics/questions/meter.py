@@ -55,7 +55,7 @@ from tokonomics.questions.requests.run import (
 from tokonomics.questions.result import Result, beside
 from tokonomics.traffic.attribution import MOST_LABELS
 from tokonomics.types import today
-from tokonomics.units import DAY_S, HOURS_PER_MONTH, SECONDS_PER_HOUR, plural, seconds, usd
+from tokonomics.units import DAY_S, HOURS_PER_MONTH, SECONDS_PER_HOUR, percent, plural, seconds, usd
 
 
 class MeterReportResult(Result, Statement):
@@ -303,7 +303,10 @@ def meter_export(request: MeterExportRequest, listener: Listener = SILENT) -> Ex
         first = first // DAY_S * DAY_S  # charges cover whole days
         by = ("day", "model", *labels)
         if (log := _log_of(request, labels, book, first, last, listener)) is not None:
-            charged = _split(book, first, last, by, log, on).statement(by)
+            split = _split(book, first, last, by, log, on)
+            charged, lacking = split.statement(by), split.summary().not_in_log_share
+            if lacking:
+                listener.note(f"{percent(lacking)} of the metered tokens are not in the log")
         else:
             charged = bill(book.spans(first, last), first, last, by, may_lack=(TEAM,))
         by_model = bill(book.spans(first, last), first, last, ("model", "engine"))
