@@ -260,8 +260,8 @@ def readings_of(
     if "" in by_model and len(by_model) > 1:
         # Samples without a model belong to the whole server: add them to the first model, so that nothing is lost.
         unnamed = by_model.pop("")
-        for name, series in unnamed.items():
-            by_model[min(by_model)][name] += series
+        for name, listed in unnamed.items():
+            by_model[min(by_model)][name] += listed
     of_server = {"target": target, "at": at, "started": started, "labels": dict(labels or {})}
     return [_reading(words, by_name, **of_server, model=model) for model, by_name in by_model.items()]
 
