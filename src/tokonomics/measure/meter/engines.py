@@ -99,6 +99,7 @@ class EngineWords:
     waiting: Choice
     kv_share: Choice
     states: str = ""  # the sample whose labels state the set-up
+    build: Sequence[str] = ()  # the page and the field that state the version
     lumpy: bool = True  # tokens are counted only when a request ends
     moves_within: Sequence[str] = ()  # samples of work that change while a request runs
     frontend: bool = False  # it passes requests on to engines, which may count the same tokens

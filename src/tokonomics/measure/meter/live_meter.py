@@ -59,7 +59,8 @@ class MeterSettings:
     usd_per_kwh: float | None = None
     budgets: Sequence[MonthlyBudget] = ()
     window_s: float = WINDOW_S
-    in_buckets: bool = False  # also ask a Prometheus for histograms; an engine's own page has them anyway
+    in_buckets: bool = False
+    """Also ask a Prometheus for histograms, which an engine's own page has anyway, and servers for their versions."""
 
 
 @dataclass

@@ -54,7 +54,8 @@ async def _run(asked: MeterSettings, ledger: Ledger, show: Show, say: Say, besid
     at_once = asyncio.Semaphore(AT_ONCE)
     async with aiohttp.ClientSession(connector=connector, headers=authorization()) as session:
         sources: list[Source] = [
-            EngineSource(address, session, clock, labels_of(address, asked.labels), at_once) for address in addresses
+            EngineSource(address, session, clock, labels_of(address, asked.labels), at_once, asked.in_buckets)
+            for address in addresses
         ]
         fleet = _fleet(asked, clock, ledger)
         meter = Meter([*sources, *([fleet] if fleet else [])], ledger, clock, asked)
