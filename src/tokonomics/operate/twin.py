@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pydantic import ValidationError
 
 from tokonomics.errors import TokonomicsError
-from tokonomics.measure.meter.ledger import Ledger
+from tokonomics.measure.meter.ledger import FINE_S, Ledger
 from tokonomics.measure.meter.windows import WINDOW_S, Window
 from tokonomics.operate.learn import TwinState, TwinWindow, forecast, learn
 from tokonomics.sizing.setup import Setup
@@ -45,7 +45,8 @@ class Twin:
         """
         until = (now - LATE_S) // self._window_s * self._window_s
         if until > self._looked_until:
-            over = self._ledger.windows(self._looked_until, until)
+            # Older ones are whole hours, if a meter ran without a twin.
+            over = self._ledger.windows(max(self._looked_until, now - FINE_S), until)
             self._waiting += sorted(over, key=lambda window: window.start)
             self._looked_until = until
         scored = []
