@@ -332,7 +332,7 @@ def test_old_windows_become_hours_with_the_same_sums(tmp_path: Path) -> None:
 def test_an_answer_of_another_version_is_passed_over(tmp_path: Path) -> None:
     with Ledger(tmp_path / "meter.db") as book:
         book.keep_forecasts({("t", "m", 0.0): json.dumps({"of": "another version"})})
-        assert said_of(book, -1.0, 1.0) == []
+        assert list(said_of(book, -1.0, 1.0)) == []
 
 
 def test_a_build_is_asked_for_once_a_process_and_another_one_is_a_change(tmp_path: Path) -> None:

@@ -6,11 +6,12 @@ server was also expected once its traffic was known: those errors are of the mod
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable
 from typing import Literal
 
 from tokonomics.operate.follow import POINTS, forth
-from tokonomics.operate.learn import Figure, TwinWindow
+from tokonomics.operate.learn import Band, TwinWindow
 from tokonomics.types import Noun
 
 Kind = Literal["forecast", "given"]
@@ -42,46 +43,60 @@ class Scoreboard(Noun):
         return next((score.error for score in self.scores if (score.name, score.kind) == (name, kind)), None)
 
 
+class Scores:
+    """The errors of one server's windows, as they are over: a few bytes each, of the last ``most`` windows."""
+
+    def __init__(self, target: str, model: str, most: int | None = None) -> None:
+        self._server, self._most = (target, model), most
+        self._windows = self._changes = 0
+        self._errors: dict[tuple[str, Kind], array[float]] = {}
+        self._held: dict[tuple[str, Kind], array[int]] = {}
+        self._factors: dict[str, float] = {}
+
+    def add(self, window: TwinWindow) -> None:
+        self._factors = window.factors or self._factors
+        if not window.is_over:
+            return
+        self._windows += 1
+        self._changes += sum(not change.goes_on and change.cause != "restart" for change in window.changes)
+        for name, figure in window.figures.items():
+            bands: tuple[tuple[Kind, Band | None], ...] = (("forecast", figure.forecast), ("given", figure.given))
+            for kind, band in bands:
+                if band is not None and figure.measured is not None:
+                    self._add((name, kind), error_of(name, figure.measured, band), band.holds(figure.measured))
+
+    def _add(self, of: tuple[str, Kind], error: float, held: bool) -> None:
+        errors, holds = self._errors.setdefault(of, array("d")), self._held.setdefault(of, array("b"))
+        errors.append(error)
+        holds.append(held)
+        if self._most is not None:
+            del errors[: -self._most], holds[: -self._most]
+
+    def board(self) -> Scoreboard:
+        scores = tuple(
+            FigureScore(
+                name=name, kind=kind, windows=len(errors), error=statistics.median(map(abs, errors)),
+                bias=statistics.median(errors), coverage=sum(self._held[name, kind]) / len(errors),
+            )
+            for (name, kind), errors in self._errors.items()
+        )  # fmt: skip
+        target, model = self._server
+        return Scoreboard(
+            target=target, model=model, windows=self._windows, scores=scores, changes=self._changes,
+            factors=self._factors,
+        )  # fmt: skip
+
+
 def scoreboard(windows: Iterable[TwinWindow]) -> tuple[Scoreboard, ...]:
     """Return the scores of every server, in the order of their names."""
-    servers: dict[tuple[str, str], list[TwinWindow]] = {}
+    servers: dict[tuple[str, str], Scores] = {}
     for window in windows:
-        servers.setdefault((window.target, window.model), []).append(window)
-    return tuple(_of_server(*server, said) for server, said in sorted(servers.items()))
+        server = window.target, window.model
+        servers.setdefault(server, Scores(*server)).add(window)
+    return tuple(scores.board() for _, scores in sorted(servers.items()))
 
 
-def _of_server(target: str, model: str, said: Sequence[TwinWindow]) -> Scoreboard:
-    over = [window for window in said if window.is_over]
-    names = list(dict.fromkeys(name for window in over for name in window.figures))
-    kinds: tuple[Kind, ...] = ("forecast", "given")
-    scores = [score for name in names for kind in kinds if (score := _of_figure(over, name, kind))]
-    named = [change for window in over for change in window.changes if not change.goes_on and change.cause != "restart"]
-    factors = next((window.factors for window in reversed(said) if window.factors), {})
-    return Scoreboard(
-        target=target, model=model, windows=len(over), scores=tuple(scores), changes=len(named), factors=factors
-    )
-
-
-def _of_figure(over: Sequence[TwinWindow], name: str, kind: Kind) -> FigureScore | None:
-    figures = [window.figures[name] for window in over if name in window.figures]
-    errors, held = [], []
-    for figure in figures:
-        band = figure.forecast if kind == "forecast" else figure.given
-        if band is not None and figure.measured is not None:
-            errors.append(error_of(name, figure, kind))
-            held.append(band.holds(figure.measured))
-    if not errors:
-        return None
-    return FigureScore(
-        name=name, kind=kind, windows=len(errors), error=statistics.median(map(abs, errors)),
-        bias=statistics.median(errors), coverage=sum(held) / len(held),
-    )  # fmt: skip
-
-
-def error_of(name: str, figure: Figure, kind: Kind) -> float:
+def error_of(name: str, measured: float, band: Band) -> float:
     """Return measured less expected: of shares in points, of all else as a share of what was expected."""
-    band = figure.forecast if kind == "forecast" else figure.given
-    assert band is not None
-    assert figure.measured is not None
-    apart = forth(name, figure.measured) - forth(name, band.mid)
+    apart = forth(name, measured) - forth(name, band.mid)
     return apart if name in POINTS else math.expm1(apart)

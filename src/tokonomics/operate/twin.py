@@ -92,6 +92,6 @@ def _read(document: str) -> TwinWindow | None:
         return None  # written by another version: the twin begins anew
 
 
-def said_of(ledger: Ledger, since: float, until: float) -> list[TwinWindow]:
-    """Return what the twins said of the windows in a period, oldest first."""
-    return [said for said in map(_read, ledger.forecasts(since, until)) if said is not None]
+def said_of(ledger: Ledger, since: float, until: float) -> Iterator[TwinWindow]:
+    """Yield what the twins said of the windows in a period, oldest first."""
+    return (said for said in map(_read, ledger.forecasts(since, until)) if said is not None)

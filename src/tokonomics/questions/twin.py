@@ -1,6 +1,8 @@
 """Answer what a live server will do next, and how good earlier answers were: ``twin`` and ``twin report``."""
 
 import shlex
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 
@@ -16,7 +18,7 @@ from tokonomics.measure.meter.state import ExpectedFigure, MeterState
 from tokonomics.operate.flag_sets import values_in, with_values
 from tokonomics.operate.follow import Change
 from tokonomics.operate.learn import TwinWindow
-from tokonomics.operate.scoreboard import Scoreboard, scoreboard
+from tokonomics.operate.scoreboard import Scoreboard, Scores, scoreboard
 from tokonomics.operate.start_command import engine_in
 from tokonomics.operate.twin import SetupOf, Twin, said_of
 from tokonomics.questions.deployment import deployment_of
@@ -30,6 +32,7 @@ from tokonomics.traffic.trace import make_trace
 from tokonomics.types import Noun
 from tokonomics.units import DAY_S
 
+_MOST_CHANGES = 50  # kept to show (our choice); the ledger has all
 _SHORTEST_S, _LONGEST_S = 30.0, 3600.0  # of a window: a few dozen requests at the least, and an hour of a ledger's rows
 
 
@@ -141,24 +144,34 @@ class LiveTwin:
 
     def __init__(self, ledger: Ledger, setup: Setup | None, window_s: float) -> None:
         self._ledger, self._twin = ledger, Twin(ledger, setup_of(setup), window_s)
-        self._boards: tuple[Scoreboard, ...] = ()
+        self._of_a_day = round(DAY_S / window_s)
+        self._scores: dict[tuple[str, str], Scores] = {}
+        self._boards: dict[tuple[str, str], Scoreboard] = {}
         self._last: dict[tuple[str, str], TwinWindow] = {}
-        self._changes: tuple[NamedChange, ...] = ()
+        self._changes: deque[NamedChange] = deque(maxlen=_MOST_CHANGES)
         self._read = False
 
     def beside(self, state: MeterState) -> MeterState:
         """Score what is over, and return the meter's state with what is expected."""
-        scored = self._twin.look(state.at)
-        if scored or not self._read:
+        if not self._read:
             self._read = True
-            said = said_of(self._ledger, state.at - DAY_S, state.at + DAY_S)
-            self._boards, self._changes = scoreboard(said), named(said)
-            self._last = {(window.target, window.model): window for window in said if window.is_over}
+            self._take(said_of(self._ledger, state.at - DAY_S, state.at))
+        self._take(self._twin.look(state.at))
         return state.model_copy(update={"expected": self._expected()})
 
+    def _take(self, windows: Iterable[TwinWindow]) -> None:
+        changed = set()
+        for window in windows:
+            server = window.target, window.model
+            self._scores.setdefault(server, Scores(*server, self._of_a_day)).add(window)
+            changed.add(server)
+            if window.is_over:
+                self._last[server] = window.model_copy(update={"state": None})
+            self._changes.extend(named([window]))
+        self._boards |= {server: self._scores[server].board() for server in changed}
+
     def _expected(self) -> tuple[ExpectedFigure, ...]:
-        boards = {(board.target, board.model): board for board in self._boards}
-        found = []
+        boards, found = self._boards, []
         for server, window in self._twin.servers.items():
             scores = {score.name: score for score in (boards[server].scores if server in boards else ())
                       if score.kind == "forecast"}  # fmt: skip
@@ -184,12 +197,13 @@ class LiveTwin:
             f"its forecasts cannot be written ({self._twin.unwritten}): tried again" if self._twin.unwritten else None
         )
         return TwinShown(
-            meter=state, servers=self._boards, now=tuple(self._twin.servers.values()), last=tuple(self._last.values()),
-            changes=self._changes, note=held,
+            meter=state, servers=tuple(self._boards.values()), now=tuple(self._twin.servers.values()),
+            last=tuple(self._last.values()),
+            changes=tuple(self._changes), note=held,
         )  # fmt: skip
 
 
-def named(windows: list[TwinWindow]) -> tuple[NamedChange, ...]:
+def named(windows: Iterable[TwinWindow]) -> tuple[NamedChange, ...]:
     """Return the changes of some windows, each once."""
     return tuple(
         NamedChange(start=window.start, target=window.target, model=window.model, change=change)
@@ -203,7 +217,7 @@ def twin_report(request: TwinReportRequest, listener: Listener = SILENT) -> Twin
     """Report how good a twin's forecasts of a period were, and what it noticed."""
     with Ledger(ledger_of(request), read_only=True) as book, book.snapshot():
         first, last = stretch(request, book, listener)
-        said = said_of(book, first, last + 3600.0)
+        said = list(said_of(book, first, last + 3600.0))
     if request.server is not None:
         said = [window for window in said if request.server in window.target]
     if not said:
