@@ -8,6 +8,8 @@ them; each has a twin of its own. What is measured is the work of the meter and 
 
 import asyncio
 import json
+import os
+import platform
 import resource
 import sys
 import tempfile
@@ -35,7 +37,11 @@ FACTORS = {"decode": 1.1, "prefill": 1.1}
 def main(servers: float = 200, hours: float = 3.0) -> None:
     clock, setup = HandClock(), modelled()
     process = ServedVllm(clock, setup, [Stretch((hours + 1) * 3600, 5, factors=FACTORS)])
-    said: dict[str, object] = {"servers": servers, "hours": hours, "made": date.today().isoformat(), "by_hour": []}
+    said: dict[str, object] = {
+        "command": f"python -m benchmarks.soak_twin {servers:g} {hours:g}", "date": date.today().isoformat(),
+        "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+        "load_average": os.getloadavg()[0], "servers": int(servers), "hours": hours, "by_hour": [],
+    }  # fmt: skip
     page = [""]
 
     def source(name: str) -> HandSource:

@@ -111,7 +111,7 @@ class ServedVllm:
         several = ended & (self.outputs > 1)
         per_token = (self.finish - self.first)[several] / (self.outputs - 1)[several]
         held = float((self.inputs - self.cached + self.outputs / 2)[running].sum())
-        label = 'engine="0",model_name="tiny"'
+        label = 'engine="0",model_name="llama-3.1-8b"'
         lines = [
             f"process_start_time_seconds {float(self.began + since)!r}",
             f'vllm:cache_config_info{{cache_dtype="{dtype}",engine="0",num_gpu_blocks="50000"}} 1.0',

@@ -1,1 +1,1 @@
-"""Close the loop on a live engine: flags that are proven on it (``tune``)."""
+"""Close the loop on live servers: flags proven on an engine, twins that forecast, reports that are sent."""
