@@ -46,7 +46,7 @@ _MEDIAN = math.sqrt(math.pi / 2)  # deviation of a median relative to that of a 
 _FAR = 3.0  # deviations from which a probe counts less (Huber's loss)
 _HUBER_ROUNDS = 5
 _LEAST_TIMES = 60  # values tried for the least time of a step, before the best of them is refined
-_HALF = 0.5  # a further term has to explain at least this share of what is left; our choice
+_PART = 0.1  # each term has to explain at least this share of the changes; our choice
 _WAITED_STEPS = 0.5  # a prompt that arrives beside running answers waits for half of one of their steps
 _LINE_TO = 256  # tokens of lone prompts through which the line of a step's fixed part goes
 
@@ -244,7 +244,8 @@ def _steps(pair: _Pair) -> _Steps:
         short = Probe(kind=ProbeKind.decode, prompt_tokens=SHORT, users=probe.users)
         waits_s = _WAITED_STEPS * took.get(short, one) if is_beside else 0.0
         step_s = value if is_decode else max(0.0, value - request_s - waits_s)
-        if probe.kind is ProbeKind.again and value < alone.get(tokens, 0.0) / 2:  # found in the cache, but for its end
+        computed_s = max(0.0, alone.get(tokens, 0.0) - fixed_s) if probe.kind is ProbeKind.again else 0.0
+        if computed_s and value - fixed_s < computed_s / 2:  # found in the cache, but for its end
             tokens, step_s = SHORT, min(step_s, short_s)
         rows.append((
             0.0 if is_decode else 1.0,
@@ -253,7 +254,7 @@ def _steps(pair: _Pair) -> _Steps:
             waits_s,
             probe.users if is_decode else tokens + (probe.users if is_beside else 0),
             max(0.0, value - took.get(short, value)) if is_decode else 0.0,
-            max(0.0, alone.get(probe.prompt_tokens, 0.0) - fixed_s) if probe.kind is ProbeKind.again else 0.0,
+            computed_s,
         ))  # fmt: skip
     return _Steps(*np.array(rows, dtype=np.float64).T)
 
@@ -352,6 +353,7 @@ def _explained(pair: _Pair, tolerance: float) -> _Explained:
     columns, had = _columns(pair), _steps(pair)
     found: tuple[Term, ...] = ()
     best = _fitted(pair, columns, had, (), None)
+    least_gain = _PART * best.loss
     while True:
         linear = tuple(term for term in found if term in columns)
         rest = [term for term in columns if term not in found]
@@ -362,7 +364,7 @@ def _explained(pair: _Pair, tolerance: float) -> _Explained:
         new = next((term for term in tried.terms if term not in found), None)
         if new is None or _worth(tried, pair) >= _worth(best, pair):
             break
-        if abs(tried.effects[tried.terms.index(new)]) <= tolerance or (found and tried.loss > _HALF * best.loss):
+        if abs(tried.effects[tried.terms.index(new)]) <= tolerance or best.loss - tried.loss < least_gain:
             break
         best, found = tried, (*found, new)
     places = [best.terms.index(term) for term in found]
