@@ -45,7 +45,7 @@ _MOST_REPEATS = 8
 _PART = 4  # no probe may take more than one in so many parts of a round's time; our choice
 _FAR = 1.5  # a value above this factor times its probe's median is taken again
 _SURE_TO_FIT = 0.97  # share of the server's limit: prompts are only about as long as asked for
-_ANSWER = 33  # tokens of an answer whose steps are timed: 32 steps
+ANSWER = 33  # tokens of an answer whose steps are timed: 32 steps
 _LONG_ANSWER = 1024  # tokens of answers beside which prompts are sent; they are broken off afterwards
 _BESIDE = 4  # prompts sent one after another beside running answers
 _TOGETHER = 0.5  # share of the steps that all answers must run together
@@ -86,7 +86,7 @@ class Probe(Noun):
     @property
     def longest(self) -> int:
         """Return the tokens of its longest request."""
-        return self.prompt_tokens + (_ANSWER if self.kind is ProbeKind.decode else 1)
+        return self.prompt_tokens + (ANSWER if self.kind is ProbeKind.decode else 1)
 
     @property
     def work(self) -> int:
@@ -378,7 +378,7 @@ class _Taking:
         return max(reply.end_s for reply in replies) - min(reply.sent_s for reply in replies)
 
     async def _decode(self, probe: Probe) -> float:
-        asked = [self.prompts.request(probe.prompt_tokens, _ANSWER) for _ in range(probe.users)]
+        asked = [self.prompts.request(probe.prompt_tokens, ANSWER) for _ in range(probe.users)]
         return step_s(await self._together(probe, asked))
 
     async def _beside(self, probe: Probe) -> float:
@@ -460,6 +460,6 @@ def step_s(replies: Sequence[Reply]) -> float:
         inside = sum(since_s < each <= until_s for each in at_s)
         steps.append(inside * (reply.output_tokens - 1) / max(1, len(at_s) - 1))
     together = statistics.fmean(steps)
-    if together < _TOGETHER * (_ANSWER - 1):
+    if together < _TOGETHER * (ANSWER - 1):
         raise Refused(f"the server {AT_ONCE} {plural(len(replies), 'answer')} at once")
     return (until_s - since_s) / together

@@ -75,6 +75,7 @@ class TermChange(Noun):
     low: float
     high: float
     above_tokens: NonNegativeInt | None = None  # of graphs: steps of more tokens than this
+    before_s: float | None = None  # of launches: the least time of such a step before
     effect: float  # the largest on any probe, as a share of what it took; negative if faster
     said: str
 
@@ -447,6 +448,7 @@ def _named(pair: _Pair, found: _Explained, reach: float) -> Iterator[TermChange]
             low=size - away,
             high=size + away,
             above_tokens=found.least.above_tokens if term == "graphs" and found.least else None,
+            before_s=_steps(pair).step_s[_steps(pair).requests > 0].min(initial=math.inf) if term == "launch" else None,
             effect=found.effects[place],
             said=_said(term, size, found.least.above_tokens if found.least else 0),
         )
