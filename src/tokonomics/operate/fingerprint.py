@@ -450,7 +450,7 @@ def step_s(replies: Sequence[Reply]) -> float:
     """
     arrivals = []
     for reply in replies:
-        at_s = [reply.first_s or reply.end_s]
+        at_s = [reply.end_s if reply.first_s is None else reply.first_s]
         for gap_s, pieces in zip(reply.gaps_s, reply.pieces, strict=True):
             at_s += [at_s[-1] + gap_s * pieces] * pieces
         arrivals.append(at_s)
