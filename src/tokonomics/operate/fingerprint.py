@@ -24,7 +24,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics import __version__
 from tokonomics.addresses import BenchTarget
@@ -132,7 +132,7 @@ class Fingerprint(Sealed):
     made: datetime
     server: str  # its address
     model: str  # by the server's name for it
-    took_s: PositiveFloat
+    took_s: NonNegativeFloat
     engine: dict[str, Any] = Field(default_factory=dict)
     machine: dict[str, Any] = Field(default_factory=dict)
     probes: tuple[ProbeTimes, ...] = Field(min_length=1)
@@ -201,8 +201,7 @@ async def _rounds(
         for each in taking:
             await each.try_out(probe, budget_s / len(taking) / (FEWEST_ROUNDS + 1) / _PART)
     left_s = budget_s - (perf_counter() - began_s)
-    for each in taking:
-        each.leave_out(left_s / len(taking) / FEWEST_ROUNDS)
+    _leave_out(taking, left_s / FEWEST_ROUNDS)
     round_s = sum(each.round_s for each in taking)
     rounds = max(FEWEST_ROUNDS, min(MOST_ROUNDS, math.floor(left_s / round_s)))
     chance = random.Random(seed)
@@ -218,6 +217,22 @@ async def _rounds(
         say(len(probes), len(probes))
         await each.take_far_ones_again(until_s=began_s + budget_s)
     return [each.fingerprint(perf_counter() - began_s) for each in taking]
+
+
+def _leave_out(taking: Sequence["_Taking"], round_s: float) -> None:
+    """Leave out the longest probes until a round of the rest takes no longer than this, but one of each kind stays."""
+    for each in taking:
+        each.begin()
+    while sum(each.round_s for each in taking) > round_s:
+        kept = [probe for probe in PROBES if any(probe in each.took_s for each in taking)]
+        first = {probe.kind: probe for probe in reversed(kept)}
+        larger = [probe for probe in kept if first[probe.kind] != probe]
+        if not larger:
+            return
+        longest = max(larger, key=lambda probe: sum(each.spends_s(probe) for each in taking))
+        for each in taking:
+            if (took_s := each.took_s.pop(longest, None)) is not None:
+                each.skipped[longest.name] = f"takes {seconds(took_s)}, too long for the time given"
 
 
 class Refused(Exception):
@@ -283,20 +298,21 @@ class _Taking:
                 return f"{other.name} takes {seconds(took_s)} already, too long for the time given"
         return None
 
-    def leave_out(self, round_s: float) -> None:
-        """Leave out the longest probes until a round of the rest takes no longer than this."""
-        while len(self.took_s) > 1 and self.round_s > round_s:
-            probe = max(self.took_s, key=lambda probe: self._repeats(probe) * self.took_s[probe])
-            self.skipped[probe.name] = f"takes {seconds(self.took_s.pop(probe))}, too long for the time given"
+    def begin(self) -> None:
+        """Forget the warm-up; refuse a server that runs no probe."""
         if not self.took_s:
             reasons = "; ".join(dict.fromkeys(self.skipped.values()))
             raise BadInput(f"no probe could be taken: {shorten(reasons, 200)}", where=self.server.target.shown)
-        self.tokens.clear()  # those of the warm-up
+        self.tokens.clear()
         self.cached.clear()
 
     @property
     def round_s(self) -> float:
-        return sum(self._repeats(probe) * took_s for probe, took_s in self.took_s.items())
+        return sum(map(self.spends_s, self.took_s))
+
+    def spends_s(self, probe: Probe) -> float:
+        """Return how long a probe takes in a round, with its repeats."""
+        return self._repeats(probe) * self.took_s[probe] if probe in self.took_s else 0.0
 
     def _repeats(self, probe: Probe) -> int:
         return min(_MOST_REPEATS, math.ceil(_LONG_ENOUGH_S / max(self.took_s[probe], 1e-6)))

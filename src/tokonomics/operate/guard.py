@@ -46,7 +46,9 @@ _MEDIAN = math.sqrt(math.pi / 2)  # deviation of a median relative to that of a 
 _FAR = 3.0  # deviations from which a probe counts less (Huber's loss)
 _HUBER_ROUNDS = 5
 _LEAST_TIMES = 60  # values tried for the least time of a step, before the best of them is refined
-_PART = 0.1  # each term has to explain at least this share of the changes; our choice
+_PART, _WHOLE = 0.1, 0.5
+"""Shares of the changes that each term, and all together, have to explain to be named; our choice."""
+_LARGEST = 50.0  # of a logarithm, so that its exponential is a number
 _WAITED_STEPS = 0.5  # a prompt that arrives beside running answers waits for half of one of their steps
 _LINE_TO = 256  # tokens of lone prompts through which the line of a step's fixed part goes
 
@@ -334,19 +336,26 @@ def _solved(columns: Array, excess: Array, weights: Array) -> tuple[Array, Array
         sizes = np.asarray(np.linalg.lstsq(columns * root[:, None], excess * root, rcond=None)[0])
         left = excess - columns @ sizes
         damped = weights * np.minimum(1.0, _FAR / np.maximum(np.sqrt(weights) * np.abs(left), 1e-9))
-    far = np.sqrt(weights) * np.abs(left)
-    loss = float(np.sum(np.where(far <= _FAR, far**2, 2 * _FAR * far - _FAR**2)))
+    loss = _loss(left, weights)
     scale = max(1.0, loss / max(1, len(excess) - columns.shape[1]))
     spread = np.linalg.pinv((columns * damped[:, None]).T @ columns) * scale
     return sizes, np.sqrt(np.maximum(np.diag(spread), 0.0)), left, loss
 
 
+def _loss(left: Array, weights: Array) -> float:
+    """Return Huber's loss: squares of deviations, and only as much as their size for those far off."""
+    far = np.sqrt(weights) * np.abs(left)
+    return float(np.sum(np.where(far <= _FAR, far**2, 2 * _FAR * far - _FAR**2)))
+
+
 def _effects(pair: _Pair, reach: float) -> Iterator[tuple[float, float]]:
-    """Yield for each term by itself the interval of its largest effect on a probe."""
+    """Yield for each term by itself the interval of its largest effect on a probe, from logarithms: alike both ways."""
     for column in _columns(pair).values():
-        (size,), (error,), _, _ = _solved(column[:, None], pair.excess, pair.weights)
+        (size,), (error,), _, _ = _solved(
+            column[:, None], pair.change, pair.error**-2
+        )  # as logarithms, alike both ways
         most = float(column.max())
-        yield (size - reach * error) * most, (size + reach * error) * most
+        yield math.expm1((size - reach * error) * most), math.expm1(min(_LARGEST, (size + reach * error) * most))
 
 
 def _explained(pair: _Pair, tolerance: float) -> _Explained:
@@ -354,7 +363,7 @@ def _explained(pair: _Pair, tolerance: float) -> _Explained:
     columns, had = _columns(pair), _steps(pair)
     found: tuple[Term, ...] = ()
     best = _fitted(pair, columns, had, (), None)
-    least_gain = _PART * best.loss
+    whole_loss = best.loss
     while True:
         linear = tuple(term for term in found if term in columns)
         rest = [term for term in columns if term not in found]
@@ -365,9 +374,11 @@ def _explained(pair: _Pair, tolerance: float) -> _Explained:
         new = next((term for term in tried.terms if term not in found), None)
         if new is None or _worth(tried, pair) >= _worth(best, pair):
             break
-        if abs(tried.effects[tried.terms.index(new)]) <= tolerance or best.loss - tried.loss < least_gain:
+        if abs(tried.effects[tried.terms.index(new)]) <= tolerance or best.loss - tried.loss < _PART * whole_loss:
             break
         best, found = tried, (*found, new)
+    if best.loss > (1 - _WHOLE) * whole_loss:
+        return _NOTHING
     places = [best.terms.index(term) for term in found]
     sizes, errors, effects = ([values[at] for at in places] for values in (best.sizes, best.errors, best.effects))
     return replace(best, terms=found, sizes=tuple(sizes), errors=tuple(errors), effects=tuple(effects))
@@ -408,10 +419,14 @@ def _fitted(
     def added(group: Flags, least_s: float) -> Array:
         return np.where(group, np.maximum(least_s - step_s, 0.0), 0.0) * share
 
+    def loss_at(offset: Array) -> float:
+        return fit(offset)[3] if linear else _loss(pair.excess - offset, pair.weights)
+
     for group in groups:
         ends = float(step_s[group].min(initial=1.0)), float(pair.after[group].max(initial=1e-9))
         tried = np.geomspace(max(ends[0], 1e-9), max(ends[1], 1.01 * ends[0], 1e-9), _LEAST_TIMES)
-        times.append(float(min(tried, key=lambda least_s: fit(others + added(group, least_s))[3])))
+        losses = [loss_at(others + added(group, least_s)) for least_s in tried]
+        times.append(float(tried[int(np.argmin(losses))]))
         others = others + added(group, times[-1])
     slopes = [np.where(group & (step_s < at), share, 0.0) for group, at in zip(groups, times, strict=True)]
     sizes, errors, _, _ = fit(others, np.stack(slopes, axis=1))

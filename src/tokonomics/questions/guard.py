@@ -12,7 +12,7 @@ from tokonomics.addresses import split_address, target
 from tokonomics.errors import BadInput, UnknownName, option
 from tokonomics.files import check_path
 from tokonomics.money.cost import cost
-from tokonomics.operate.fingerprint import Fingerprint, ProbedServer, fingerprints
+from tokonomics.operate.fingerprint import PROBES, Fingerprint, ProbedServer, fingerprints
 from tokonomics.operate.guard import BuildChange, ToldChange, compare
 from tokonomics.operate.guard_price import held_rates
 from tokonomics.operate.record import read_sealed, save_record
@@ -118,7 +118,16 @@ def _sides(request: GuardRequest, names: Sequence[str], listener: Listener) -> l
         return [side for side in sides if side]
     servers = [ProbedServer(target(name), server_facts(target(name)).get("model_id")) for name in addresses]
     seed = secrets.randbelow(2**31)
-    made = fingerprints(servers, request.minutes, timeout_s=request.timeout, seed=seed, doing=listener.doing)
+    # No more than what the file has is worth measuring of the other.
+    known = [[each.probe for each in side.mark.probes] for side in sides if side]
+    made = fingerprints(
+        servers,
+        request.minutes,
+        timeout_s=request.timeout,
+        seed=seed,
+        doing=listener.doing,
+        probes=known[0] if known else PROBES,
+    )
     left = iter(zip(made, [len(made) - 1 - place > 0 for place in range(len(made))], strict=True))
     return [side or _keep(request, name, *next(left)) for side, name in zip(sides, names, strict=True)]
 
