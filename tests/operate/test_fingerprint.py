@@ -14,10 +14,10 @@ from tokonomics.operate.fingerprint import (
     FEWEST_ROUNDS,
     PROBES,
     Fingerprint,
+    NotTaken,
     Probe,
     ProbedServer,
     ProbeKind,
-    Refused,
     fingerprints,
     step_s,
 )
@@ -173,7 +173,7 @@ def test_tokens_that_came_together_count_each() -> None:
 
 
 def test_answers_after_each_other_are_no_batch() -> None:
-    with pytest.raises(Refused, match="does not run 2 answers at once"):
+    with pytest.raises(NotTaken, match="does not run 2 answers at once"):
         step_s([reply(0.0, [0.01] * 32, 33), reply(0.4, [0.01] * 32, 33)])
 
 

@@ -233,7 +233,7 @@ def setup() -> Setup:
 
 def profile(**factors: float) -> Profile:
     correction = Correction(gpu="H200", engine="vllm", loads=1, rows=1, **factors)
-    return Profile(name="truth", made="2026-11-19", command="", corrections=(correction,))  # type: ignore[arg-type]
+    return Profile(name="truth", made="2026-11-19", command="", corrections=(correction,))
 
 
 @cache

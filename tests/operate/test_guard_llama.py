@@ -54,12 +54,13 @@ def measured(*addresses: str, probes: tuple[Probe, ...] = PROBES) -> list[Finger
 
 def two(
     folder: Path, old: tuple[str, ...], new: tuple[str, ...], layers: int = LAYERS, **more: Any
-) -> list[Fingerprint]:
+) -> tuple[Fingerprint, Fingerprint]:
     """Two servers, measured in turns; the new one may have more layers."""
     with ExitStack() as stack:
         one = stack.enter_context(served(folder, *old))
         other = stack.enter_context(served(folder, *new, layers=layers))
-        return measured(one, other, **more)
+        before, after = measured(one, other, **more)
+    return before, after
 
 
 def reaches(change: BuildChange, ratio: float) -> bool:

@@ -42,6 +42,7 @@ FEWEST_ROUNDS, MOST_ROUNDS = 5, 12
 """With five, the spread of a probe is known to a third; with twelve, to a fifth (chi-squared); our choice."""
 _LONG_ENOUGH_S = 0.25  # a probe is repeated within a round for about so long: its median is then steadier; our choice
 _MOST_REPEATS = 8
+_WARM_UP = 0.4  # share of the time after which no larger probe is tried; our choice
 _PART = 4  # no probe may take more than one in so many parts of a round's time; our choice
 _FAR = 1.5  # a value above this factor times its probe's median is taken again
 _SURE_TO_FIT = 0.97  # share of the server's limit: prompts are only about as long as asked for
@@ -190,16 +191,18 @@ async def _rounds(
 
     def say(done: int, of: int) -> None:
         left_s = max(0.0, budget_s - (perf_counter() - began_s))
-        left = f"at most {seconds(left_s, 2)} left" if left_s > 1 else "nearly done"
+        left = f"at most {left_s / 60:.1f} min left" if left_s > 3 else "nearly done"
         doing(f"{name}: {done} of {of} loads, {left}")
 
     for each in taking:
         doing("learning how the server counts tokens")
         await each.prepare(probes, budget_s / len(taking))
-    for done, probe in enumerate(probes):
+    most_s = budget_s / len(taking) / (FEWEST_ROUNDS + 1) / _PART
+    for done, probe in enumerate(sorted(probes, key=lambda probe: probe.work)):
         say(done, len(probes))
         for each in taking:
-            await each.try_out(probe, budget_s / len(taking) / (FEWEST_ROUNDS + 1) / _PART)
+            is_late = perf_counter() - began_s > _WARM_UP * budget_s
+            await each.try_out(probe, most_s, is_late)
     left_s = budget_s - (perf_counter() - began_s)
     _leave_out(taking, left_s / FEWEST_ROUNDS)
     round_s = sum(each.round_s for each in taking)
@@ -235,7 +238,7 @@ def _leave_out(taking: Sequence["_Taking"], round_s: float) -> None:
                 each.skipped[longest.name] = f"takes {seconds(took_s)}, too long for the time given"
 
 
-class Refused(Exception):
+class NotTaken(Exception):
     """Raised if a server does not run a probe as it is meant."""
 
 
@@ -266,20 +269,23 @@ class _Taking:
         _, notes = await learn(client, self.prompts, target, self.model, longest // 2)
         self.notes += notes
 
-    async def try_out(self, probe: Probe, most_s: float) -> None:
+    async def try_out(self, probe: Probe, most_s: float, is_late: bool) -> None:
         """Take a probe for the first time, or say why it is left out."""
-        if reason := self._unfit(probe, most_s):
+        reason = self._unfit(probe, most_s)
+        if is_late and any(other.kind is probe.kind for other in self.took_s):
+            reason = reason or "too long for the time given, with those before it"
+        if reason:
             self.skipped[probe.name] = reason
             return
         for _ in range(2):  # what compiles when it is first met is not as slow the second time
             began_s = perf_counter()
             try:
                 await self._value(probe)
-            except Refused as refused:
+            except NotTaken as refused:
                 self.skipped[probe.name] = str(refused)
                 return
             self.took_s[probe] = perf_counter() - began_s
-            if self.took_s[probe] <= most_s:
+            if not most_s < self.took_s[probe] < _PART * most_s:
                 return
 
     def _unfit(self, probe: Probe, most_s: float) -> str | None:
@@ -323,7 +329,7 @@ class _Taking:
             return
         try:
             taken = [await self._value(probe) for _ in range(self._repeats(probe))]
-        except Refused as refused:  # at times; it would compare unlike loads
+        except NotTaken as refused:  # at times; it would compare unlike loads
             self.took_s.pop(probe)
             self.skipped[probe.name] = str(refused)
             return
@@ -425,10 +431,10 @@ class _Taking:
                 each.cancel()
             failed = await asyncio.gather(*answers, return_exceptions=True)
         for problem in failed:
-            if isinstance(problem, BadInput | Refused):
+            if isinstance(problem, BadInput | NotTaken):
                 raise problem
         if ended:
-            raise Refused("answers did not run at once, or ended before the prompts beside them")
+            raise NotTaken("answers did not run at once, or ended before the prompts beside them")
         await self._prompt(Probe(kind=ProbeKind.prompt, prompt_tokens=SHORT))  # until what was broken off has left
         return statistics.median(taken)
 
@@ -449,7 +455,7 @@ class _Taking:
             self.tokens.setdefault(probe, []).append(reply.input_tokens)
             return
         if reply.status in _REFUSALS:
-            raise Refused(f"refused: {reply.error}")
+            raise NotTaken(f"refused: {reply.error}")
         fix = "Nothing was kept. See the server's log: it may have ended, or run out of memory."
         raise BadInput(f"{probe.name}: {reply.error}", where=self.server.target.shown, fix=fix)
 
@@ -477,5 +483,5 @@ def step_s(replies: Sequence[Reply]) -> float:
         steps.append(inside * (reply.output_tokens - 1) / max(1, len(at_s) - 1))
     together = statistics.fmean(steps)
     if together < _TOGETHER * (ANSWER - 1):
-        raise Refused(f"the server {AT_ONCE} {plural(len(replies), 'answer')} at once")
+        raise NotTaken(f"the server {AT_ONCE} {plural(len(replies), 'answer')} at once")
     return (until_s - since_s) / together

@@ -31,7 +31,7 @@ from tokonomics.units import SECONDS_PER_MONTH, TOKENS_PER_MTOK, percent
 FORMATS = ("github",)
 
 
-class Marked(Noun):
+class BuildMark(Noun):
     """One side: where its fingerprint is from, and what was measured."""
 
     name: str  # a file, or an address
@@ -69,8 +69,8 @@ class GuardResult(Result):
 
     ROWS: ClassVar[str] = "change.probes"
 
-    old: Marked
-    new: Marked | None = None
+    old: BuildMark
+    new: BuildMark | None = None
     change: BuildChange | None = None
     price: BuildPrice | None = None
 
@@ -103,7 +103,7 @@ def guard(request: GuardRequest, listener: Listener = SILENT) -> GuardResult:
     return GuardResult(old=old, new=new, change=change, price=_price(request, old.mark, new.mark, change, listener))
 
 
-def _sides(request: GuardRequest, names: Sequence[str], listener: Listener) -> list[Marked]:
+def _sides(request: GuardRequest, names: Sequence[str], listener: Listener) -> list[BuildMark]:
     """Read the fingerprints that are files, and take those that are addresses."""
     addresses = [name for name in names if split_address(name)]
     if request.out is not None:
@@ -113,7 +113,7 @@ def _sides(request: GuardRequest, names: Sequence[str], listener: Listener) -> l
     if len(names) == 1 and addresses and request.out is None:
         fix = f"Name a file, {option('out', 'build-a.json')}, or a second build to compare with."
         raise BadInput("the fingerprint would be lost", fix=fix)
-    sides = [None if split_address(name) else Marked(name=name, mark=_read(name)) for name in names]
+    sides = [None if split_address(name) else BuildMark(name=name, mark=_read(name)) for name in names]
     if not addresses:
         return [side for side in sides if side]
     servers = [ProbedServer(target(name), server_facts(target(name)).get("model_id")) for name in addresses]
@@ -140,14 +140,14 @@ def _read(name: str) -> Fingerprint:
     return read_sealed(path, Fingerprint, "old, new")
 
 
-def _keep(request: GuardRequest, name: str, mark: Fingerprint, is_older: bool) -> Marked:
+def _keep(request: GuardRequest, name: str, mark: Fingerprint, is_older: bool) -> BuildMark:
     """Save a fingerprint that was taken, if that is asked for; of two, the older beside the newer."""
     if request.out is None:
-        return Marked(name=name, mark=mark)
+        return BuildMark(name=name, mark=mark)
     path = Path(request.out)
     path = path.with_name(f"{path.stem}-old{path.suffix}") if is_older else path
     save_record(mark, path)
-    return Marked(name=name, kept=str(path), mark=mark)
+    return BuildMark(name=name, kept=str(path), mark=mark)
 
 
 def _price(

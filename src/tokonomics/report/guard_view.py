@@ -5,7 +5,7 @@ from functools import partial
 from tokonomics.errors import option
 from tokonomics.operate.fingerprint import Fingerprint
 from tokonomics.operate.guard import BuildChange, ProbeChange
-from tokonomics.questions.guard import BuildPrice, GuardResult, Marked
+from tokonomics.questions.guard import BuildMark, BuildPrice, GuardResult
 from tokonomics.questions.requests.run import GuardRequest
 from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
@@ -154,7 +154,7 @@ def _small_print(result: GuardResult, change: BuildChange) -> list[str]:
 # --- one fingerprint ------------------------------------------------------------------------------------------------
 
 
-def _fingerprint(side: Marked) -> blocks.View:
+def _fingerprint(side: BuildMark) -> blocks.View:
     mark = side.mark
     took = f" in {seconds(mark.took_s, 2)}"
     yield blocks.headline(plural(len(mark.probes), "probe"), f" of {mark.model}, {_build(mark)}{took}")
@@ -181,5 +181,5 @@ def _build(mark: Fingerprint) -> str:
     return " ".join(str(part) for part in parts if part) or "a server that does not tell its build"
 
 
-def _kept(side: Marked) -> str:
+def _kept(side: BuildMark) -> str:
     return f"{side.name} is kept in {side.kept}."
