@@ -285,8 +285,11 @@ _LINEAR: tuple[Term, ...] = ("kernels", "decode", "prefill", "context", "host", 
 def _columns(pair: _Pair) -> dict[Term, Array]:
     """Return what one unit of each term adds to each probe, as a share of what it took."""
     had = _steps(pair)
-    # Prompts share in both factors as in ``Correction.factor``; a short one is often launched for longer than computed.
-    place = np.log(np.clip(had.tokens, FEW, MANY) / FEW) / math.log(MANY / FEW)
+    # Long prompts are kernels' work (``Correction.factor``); short ones at least where they take more than the shortest.
+    long = np.log(np.clip(had.tokens, FEW, MANY) / FEW) / math.log(MANY / FEW)
+    alone = (had.requests > 0) & (had.steps == 1)
+    shortest_s = had.step_s[alone].min(initial=math.inf)
+    place = np.maximum(long, 1 - np.minimum(shortest_s, had.step_s) / np.maximum(had.step_s, 1e-12))
     added: dict[Term, Array] = {
         "kernels": had.step_s + had.waits_s,
         "decode": (1 - had.requests) * had.step_s + had.waits_s,
