@@ -306,11 +306,7 @@ class GuardRequest(SomeGpu, Layout, Traffic, Objectives, Priced, Profiled):
         without="only fingerprint the first",
         example="http://localhost:8000",
     )
-    model: Text | None = declared(
-        "For a price: the model, a name (see `tokonomics models`) or a config.json.",
-        kind=Kind.MODEL,
-        example="llama-3.1-8b",
-    )
+    model: Text | None = declared(A_MODEL, kind=Kind.MODEL, example="llama-3.1-8b", without="no price")
     out: Text | None = saved("Keep the fingerprint that is taken (.json); of two, the newer.", "build-b.json")
     minutes: Number = declared("The most minutes for each server.", 10.0, low=0.05, high=600, unit="min")
     tolerance: Share = declared("Changes up to this are none: 0.03 or 3%.", 0.03, low=0, high=1)
