@@ -285,7 +285,7 @@ _LINEAR: tuple[Term, ...] = ("kernels", "decode", "prefill", "context", "host", 
 def _columns(pair: _Pair) -> dict[Term, Array]:
     """Return what one unit of each term adds to each probe, as a share of what it took."""
     had = _steps(pair)
-    # Long prompts are kernels' work (``Correction.factor``); short ones at least where they take more than the shortest.
+    # Long prompts are kernels' work (``Correction.factor``), short ones where they take more than the shortest.
     long = np.log(np.clip(had.tokens, FEW, MANY) / FEW) / math.log(MANY / FEW)
     alone = (had.requests > 0) & (had.steps == 1)
     shortest_s = had.step_s[alone].min(initial=math.inf)
