@@ -22,10 +22,9 @@ from tokonomics.operate.fingerprint import Fingerprint, Probe, ProbedServer, Pro
 from tokonomics.operate.guard import BuildChange, compare
 
 PROBES = (
-    *(Probe(kind=ProbeKind.prompt, prompt_tokens=tokens) for tokens in (16, 64, 256)),
+    *(Probe(kind=ProbeKind.prompt, prompt_tokens=tokens) for tokens in (16, 64, 192)),
     Probe(kind=ProbeKind.again, prompt_tokens=512),
-    *(Probe(kind=ProbeKind.decode, prompt_tokens=16, users=users) for users in (1, 2, 4)),
-    Probe(kind=ProbeKind.burst, prompt_tokens=128, users=4),
+    *(Probe(kind=ProbeKind.decode, prompt_tokens=16, users=users) for users in (1, 4)),
 )
 LAYERS, WIDTH = 3, 160
 KERNELS = {"kernels", "decode", "prefill"}
@@ -49,7 +48,7 @@ def served(folder: Path, *flags: str, layers: int = LAYERS) -> Iterator[str]:
 
 def measured(*addresses: str, probes: tuple[Probe, ...] = PROBES) -> list[Fingerprint]:
     servers = [ProbedServer(target(address), "tiny") for address in addresses]
-    return fingerprints(servers, 0.1, timeout_s=60, seed=1, probes=probes)
+    return fingerprints(servers, 0.06, timeout_s=60, seed=1, probes=probes)
 
 
 def two(
