@@ -1,4 +1,4 @@
-"""How far predictions are from measurements: prints the error table and records it under benchmarks/results/.
+"""How far predictions are from measurements: prints the error table and records it for the page and the guide.
 
     python benchmarks/bench_accuracy.py
 
@@ -26,10 +26,9 @@ from tokonomics.report.validate_view import figures
 from tokonomics.types import today
 
 HERE = Path(__file__).parent
-RECORD = HERE / "results" / "accuracy.json"
-SHOWN = HERE.parent / "src" / "tokonomics" / "measure" / "data" / "accuracy.json"
-"""The same table, carried by the package: the page shows it."""
-POINTS = SHOWN.with_name("accuracy_points.csv.gz")
+RECORD = HERE.parent / "src" / "tokonomics" / "measure" / "data" / "accuracy.json"
+"""Carried by the package: the page shows it."""
+POINTS = RECORD.with_name("accuracy_points.csv.gz")
 """Every published row behind it, predicted and measured, for the page's chart."""
 PEERS = "InferenceMAX"
 """The source on which NVIDIA's AISimulate is scored, too."""
@@ -65,7 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--published", type=Path, default=HERE / "data" / "published.csv.gz")
     parser.add_argument("--published-more", type=Path, default=HERE / "data" / "published_more.csv.gz")
-    parser.add_argument("--rates", type=Path, default=HERE / "data" / "rate_runs.csv")
+    parser.add_argument("--rates", type=Path, default=HERE / "data" / "rate_runs.csv.gz")
     parser.add_argument("--steps", type=Path, default=HERE / "data" / "h200_steps.json")
     parser.add_argument("--more-steps", type=Path, default=HERE / "data" / "h200_more_steps.json")
     parser.add_argument("--out", type=Path, default=RECORD)
@@ -146,8 +145,7 @@ def main() -> None:
         print(f"{PEERS} on one node, {split}: mean absolute percentage errors {found}")
     if options.out == RECORD:
         write_points(POINTS, [*judged, *served, *burst, *taught])
-    for file in (options.out, *([SHOWN] if options.out == RECORD else [])):
-        file.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def write_points(file: Path, scored: Sequence[ScoredPrediction]) -> None:

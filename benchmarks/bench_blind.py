@@ -14,6 +14,7 @@ may send every token to the same experts. A first load of each server is thrown 
 import argparse
 import gzip
 import json
+import lzma
 import platform
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -30,7 +31,7 @@ from tokonomics.physics.intervals import interval
 from tokonomics.types import today
 
 HERE = Path(__file__).parent
-DATA = HERE / "data" / "vllm_h200_blind.json.gz"
+DATA = HERE / "data" / "vllm_h200_blind.json.xz"
 SHAPE: dict[str, Any] = {"input": "1500", "output": "250"}
 UNIFORM = {"VLLM_MOE_ROUTING_SIMULATION_STRATEGY": "uniform_random"}
 BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
@@ -170,14 +171,12 @@ def _load(name: str, case: dict[str, Any], load: dict[str, Any], measured: dict[
 
 
 def _write(data: dict[str, Any]) -> None:
-    with gzip.GzipFile(DATA, "wb", mtime=0) as file:
-        file.write(json.dumps(data).encode())
+    DATA.write_bytes(lzma.compress(json.dumps(data).encode(), preset=9))
 
 
 def read() -> dict[str, Any]:
     """Return the cases with what was predicted and measured."""
-    with gzip.open(DATA, "rt") as file:
-        found: dict[str, Any] = json.load(file)
+    found: dict[str, Any] = json.loads(lzma.decompress(DATA.read_bytes()))
     return found
 
 
@@ -258,7 +257,7 @@ def compare() -> None:
         "sums": sums | {"all, on their own host": own}, "highest_rates": limits, "loads": rows,
     }  # fmt: skip
     text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
-    (HERE / "results" / "blind.json").write_text(text, encoding="utf-8")
+    (HERE / "results" / "blind.json.gz").write_bytes(gzip.compress(text.encode(), 9, mtime=0))
 
 
 def _rate_text(rate: float | None, measured: float | None) -> str:

@@ -113,7 +113,7 @@ def main() -> None:
         "loads": scored,
     }
     text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
-    (HERE / "results" / "experts.json").write_text(text, encoding="utf-8")
+    (HERE / "results" / "experts.json.gz").write_bytes(gzip.compress(text.encode(), 9, mtime=0))
 
 
 def _or_nothing(error: float | None) -> str:

@@ -389,7 +389,7 @@ def score() -> None:
         "limits": limits,
     }
     text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
-    (HERE / "results" / "headroom.json").write_text(text, encoding="utf-8")
+    (HERE / "results" / "headroom.json.gz").write_bytes(gzip.compress(text.encode(), 9, mtime=0))
 
 
 def scored(data: dict[str, Any]) -> list[dict[str, Any]]:

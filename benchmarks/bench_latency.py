@@ -3,7 +3,7 @@
     python -m benchmarks.bench_latency
 
 A request's end-to-end latency is TTFT + (output − 1) × TPOT. Every load whose requests were recorded one by one is
-simulated as it was sent, by today's model on the default host: closed loops and arrivals of ``vllm_h200.json.gz``,
+simulated as it was sent, by today's model on the default host: closed loops and arrivals of ``vllm_h200.json.xz``,
 plans with headroom, a trace near saturation under three sets of flags, replays of experts, and the five servers that
 were predicted blind (by today's model these are no longer blind: ``bench_blind.py`` has what was said before). Of each
 load the mean, p90 and p99 over its requests are compared; a group's error is the mean of |predicted ÷ measured − 1|
@@ -12,6 +12,7 @@ over its loads. Loads of one user are prompts alone and left out, as in a mean t
 
 import gzip
 import json
+import lzma
 import platform
 import statistics
 from collections.abc import Iterator, Sequence
@@ -35,7 +36,7 @@ from tokonomics.types import today
 HERE = Path(__file__).parent
 Floats = NDArray[np.float64]
 SEQUENCES = 256
-"""The limit of the servers of ``vllm_h200.json.gz``."""
+"""The limit of the servers of ``vllm_h200.json.xz``."""
 STANDS = {
     "left out": "Qwen3 32B and 4B: nothing was fitted on them",
     "shaped": "sessions whose log of steps taught the host",
@@ -76,7 +77,7 @@ def main() -> None:
         "command": "python -m benchmarks.bench_latency", "groups": groups, "loads": scored,
     }  # fmt: skip
     text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
-    (HERE / "results" / "latency.json").write_text(text, encoding="utf-8")
+    (HERE / "results" / "latency.json.gz").write_bytes(gzip.compress(text.encode(), 9, mtime=0))
 
 
 FIGURES = ("TPOT mean", "TTFT mean", "end to end mean", "end to end p90", "end to end p99")
@@ -112,7 +113,7 @@ def loads() -> Iterator[Load]:
 
 
 def _sessions() -> Iterator[Load]:
-    for session in _opened(HERE / "data" / "vllm_h200.json.gz")["sessions"]:
+    for session in _opened(HERE / "data" / "vllm_h200.json.xz")["sessions"]:
         name, group = session["name"], STANDS[FITS.get(session["name"], "seen")]
         for load in session["loads"]:
             asked, recorded = load["asked"], load.get("requests")
@@ -131,7 +132,7 @@ def _of_span(output: int, ttft_s: float, span_s: float) -> tuple[float, float | 
 
 
 def _opened(path: Path) -> dict[str, Any]:
-    with gzip.open(path, "rt") as file:
+    with (lzma if path.suffix == ".xz" else gzip).open(path, "rt") as file:
         found: dict[str, Any] = json.load(file)
     return found
 

@@ -46,7 +46,7 @@ from tokonomics.types import today
 
 HERE = Path(__file__).parent
 DATA = HERE / "data" / "vllm_h200_levers.json.gz"
-RECORD = HERE / "results" / "levers.json"
+RECORD = HERE / "results" / "levers.json.gz"
 MOST_SEQUENCES, MOST_TOKENS = 1024, 8192
 GAP_S = 30.0  # between two loads of which one finds what the other left in the cache
 DISK_SPEEDS = "2.7/1.6"  # GB/s read and written by dd with O_DIRECT on that machine, before the run
@@ -389,7 +389,7 @@ def score() -> None:
     }  # fmt: skip
     _print(record)
     lines = [f"{json.dumps(name)}: {_rows(value)}" for name, value in record.items()]
-    RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    RECORD.write_bytes(gzip.compress(("{\n" + ",\n".join(lines) + "\n}\n").encode(), 9, mtime=0))
 
 
 def _rows(value: Any) -> str:

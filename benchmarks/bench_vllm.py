@@ -2,7 +2,7 @@
 
     python benchmarks/bench_vllm.py
 
-Every load of data/vllm_h200.json.gz is simulated as it was run: its users or its recorded arrivals, its lengths, its
+Every load of data/vllm_h200.json.xz is simulated as it was run: its users or its recorded arrivals, its lengths, its
 number of requests. The host's times come from the logs of steps and lone requests of three sessions
 (``fit_engines.TEACHES``), and from the rate at which one-token requests of 128 users pass; no other serving result is
 fitted. "After calibrate": every second load of a session teaches what ``tokonomics calibrate`` learns, the others are
@@ -13,6 +13,7 @@ import csv
 import gzip
 import io
 import json
+import lzma
 import math
 import platform
 import statistics
@@ -65,7 +66,7 @@ FITS = {"qwen3-32b": "left out", "qwen3-4b": "left out"} | dict.fromkeys(("dense
 
 
 def main() -> None:
-    with gzip.open(HERE / "data" / "vllm_h200.json.gz", "rt") as file:
+    with lzma.open(HERE / "data" / "vllm_h200.json.xz", "rt") as file:
         sessions = {session["name"]: session for session in json.load(file)["sessions"]}
     loads: dict[str, list[dict[str, Any]]] = {}
     taught: dict[str, dict[str, list[tuple[float, float]]]] = {}
@@ -95,7 +96,7 @@ def main() -> None:
         shown = "  ".join(f"{figure} {found['median']:.1%} ({found['worst']:.0%})" for figure, found in figures.items())
         learned = "  ".join(f"{figure} {pair[0]:.1%} → {pair[1]:.1%}" for figure, pair in after.get(label, {}).items())
         print(f"{label}: {shown}\n    calibrated: {learned}")
-    loop = _closed_loop(json.loads((HERE / "data" / "vllm_h200_loop.json").read_text(encoding="utf-8")))
+    loop = _closed_loop(json.loads(gzip.decompress((HERE / "data" / "vllm_h200_loop.json.gz").read_bytes())))
     for row in loop:
         print(row)
     record = {
@@ -108,7 +109,7 @@ def main() -> None:
         "loop": loop,
     }
     text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
-    (HERE / "results" / "vllm.json").write_text(text, encoding="utf-8")
+    (HERE / "results" / "vllm.json.gz").write_bytes(gzip.compress(text.encode(), 9, mtime=0))
     write_points(POINTS, sessions, loads)
 
 

@@ -3,7 +3,7 @@
     python benchmarks/fit_eager.py
 
 Tries shares of the launches of the logged vLLM, and keeps the one whose times per token are closest, by their median
-error, to the rows of ``data/rate_runs.csv`` that are marked ``calibrate``; those marked ``dev`` are only scored.
+error, to the rows of ``data/rate_runs.csv.gz`` that are marked ``calibrate``; those marked ``dev`` are only scored.
 """
 
 import statistics
@@ -16,7 +16,7 @@ from tokonomics.measure.measurements import Measurement, Metric, read_measuremen
 from tokonomics.measure.stated_setup import EAGER
 from tokonomics.measure.validate import ScoredPrediction, predict
 
-ROWS = Path(__file__).parent / "data" / "rate_runs.csv"
+ROWS = Path(__file__).parent / "data" / "rate_runs.csv.gz"
 
 
 def main() -> None:

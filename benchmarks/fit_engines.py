@@ -5,7 +5,7 @@
 
 Layers: the time between kernels, on bare decode steps (no engine). vLLM since 0.14: the host's part of a step and a
 request's time outside any. The first on logs of four hosts, each with a factor of its own (``fit_hosts``); the second
-on those of ``data/vllm_h200.json.gz`` named in ``TEACHES`` (straight lines through medians; the front end's own work
+on those of ``data/vllm_h200.json.xz`` named in ``TEACHES`` (straight lines through medians; the front end's own work
 from the rate at which one-token requests pass); how much longer attention takes if contexts differ, and decodes beside
 prompts, on steps of Llama 3.1 8B (``UNEVEN``, ``MIXED``). No other serving result is fitted. Other eras: two figures of
 the host, on the rows of the published table marked ``calibrate`` and on nothing else, by least squares on
@@ -18,6 +18,7 @@ import argparse
 import csv
 import gzip
 import json
+import lzma
 import math
 import statistics
 import tomllib
@@ -154,7 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--published", type=Path, nargs="+")
     parser.add_argument("--only", nargs="+", default=[], help="eras to fit on them, such as 'sglang 0.0'; else all")
-    parser.add_argument("--served", type=Path, default=HERE / "data" / "vllm_h200.json.gz")
+    parser.add_argument("--served", type=Path, default=HERE / "data" / "vllm_h200.json.xz")
     parser.add_argument("--planned", type=Path, default=HERE / "data" / "vllm_h200_headroom.json.gz")
     parser.add_argument("--mixed", type=Path, default=HERE / "data" / "vllm_h200_experts" / "summary.csv.gz")
     parser.add_argument("--steps", type=Path, default=HERE / "data" / "h200_steps.json")
@@ -168,7 +169,7 @@ def main() -> None:
         for engine, known in before.items()
         for era in known
     }
-    with gzip.open(options.served, "rt") as file:
+    with lzma.open(options.served, "rt") as file:
         sessions = json.load(file)["sessions"]
     host, fitted[LOGGED] = fit_logs(sessions)
     layers = layers.model_copy(update={"expert_launch": fit_expert_launch(sessions, layers)})

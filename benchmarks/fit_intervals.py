@@ -22,9 +22,9 @@ what giving twins each other's curves changes, as a smaller sibling is more than
 """
 
 import argparse
-import gzip
 import itertools
 import json
+import lzma
 import math
 import statistics
 from collections import Counter, defaultdict
@@ -157,7 +157,7 @@ def real_loads() -> list[Measurement]:
 
     At a rate the throughput is the rate, and tells nothing of an error.
     """
-    with gzip.open(Path(__file__).parent / "data" / "vllm_h200.json.gz", "rt") as file:
+    with lzma.open(Path(__file__).parent / "data" / "vllm_h200.json.xz", "rt") as file:
         sessions = {session["name"]: session for session in json.load(file)["sessions"]}
     rows = [
         row

@@ -1,4 +1,4 @@
-"""Writes ``tests/deploy/kubernetes_schema.json``: strict JSON schemas of the Kubernetes kinds that deploy files use.
+"""Writes ``tests/deploy/kubernetes_schema.json.gz``: strict JSON schemas of the Kubernetes kinds that deploy files use.
 
     pip download --no-deps kubernetes-validate
     python benchmarks/read_kubernetes_schema.py kubernetes_validate-1.37.0-py3-none-any.whl 1.37.0 2026-11-16
@@ -8,6 +8,7 @@ without descriptions, and without what those kinds do not refer to.
 """
 
 import argparse
+import gzip
 import json
 import zipfile
 from pathlib import Path
@@ -21,7 +22,7 @@ KINDS = {
     "HorizontalPodAutoscaler": "horizontalpodautoscaler-autoscaling-v2",
     "NetworkPolicy": "networkpolicy-networking-v1",
 }
-OUT = Path(__file__).parents[1] / "tests" / "deploy" / "kubernetes_schema.json"
+OUT = Path(__file__).parents[1] / "tests" / "deploy" / "kubernetes_schema.json.gz"
 
 
 def reduced(node: Any, known: dict[str, Any], used: dict[str, Any]) -> Any:
@@ -60,14 +61,14 @@ def main() -> None:
         }
     source = f"{given.wheel.name} (Apache-2.0), strict schemas of Kubernetes {given.version}, taken {given.day}"
     parts: dict[str, Any] = {"source": source, "kinds": kinds, "$defs": dict(sorted(used.items()))}
-    # A line for each definition, so that a newer version can be compared.
+    # A line for each definition, so that a newer version can be compared (zdiff).
     lines = (
         f"{json.dumps(name)}: "
         + (json.dumps(part) if isinstance(part, str) else "{\n" + ",\n".join(
             f"  {json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}" for key, value in part.items()) + "\n }")
         for name, part in parts.items()
     )  # fmt: skip
-    OUT.write_text("{\n " + ",\n ".join(lines) + "\n}\n", encoding="utf-8")
+    OUT.write_bytes(gzip.compress(("{\n " + ",\n ".join(lines) + "\n}\n").encode(), 9, mtime=0))
 
 
 if __name__ == "__main__":

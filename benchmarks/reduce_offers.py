@@ -1,17 +1,18 @@
 """Makes the price list that is shipped out of a table of GPU offers in every region.
 
     python benchmarks/reduce_offers.py gpu_offers_all.csv.gz src/tokonomics/catalog/data
-    python benchmarks/reduce_offers.py --history gpu_price_history.csv.gz src/tokonomics/catalog/data
+    python benchmarks/reduce_offers.py --history gpu_price_history.csv.gz.gz src/tokonomics/catalog/data
 
 Writes ``offers.csv`` (a machine at one price is one row, with every region it is sold in), ``places.csv`` (the country
 of each provider's regions) and ``sellers.csv`` (what kind of seller each provider is). Rows are left out where the GPU
 is not in the catalogue, and where there is no price or no region. With ``--history``
-it writes ``price_history.csv`` alone: what a GPU-hour cost month by month.
+it writes ``price_history.csv.gz`` alone: what a GPU-hour cost month by month.
 """
 
 import argparse
 import csv
 import gzip
+import io
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -89,10 +90,12 @@ def merged(rows: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
 
 
 def write(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    file = io.StringIO()
+    writer = csv.DictWriter(file, fieldnames=columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    content = file.getvalue().encode()
+    path.write_bytes(gzip.compress(content, 9, mtime=0) if path.suffix == ".gz" else content)
 
 
 _GPU_OF_HISTORY = {"A100": "A100-40GB", ("runpod", "H100"): "H100-PCIe"}
@@ -122,7 +125,7 @@ def main() -> None:
     if paths.history:
         with gzip.open(paths.offers, "rt", newline="", encoding="utf-8") as file:
             months = history(csv.DictReader(file))
-        write(paths.out / "price_history.csv", tuple(months[0]), months)
+        write(paths.out / "price_history.csv.gz", tuple(months[0]), months)
         print(f"{len(months)} monthly prices")
         return
     with gzip.open(paths.offers, "rt", newline="", encoding="utf-8") as file:

@@ -1,6 +1,6 @@
 """Reduces public runs at a rate (vllm-cost-meter) to a table of figures in the columns of the other published results.
 
-    python benchmarks/reduce_rate_runs.py rate_runs.csv benchmarks/data/rate_runs.csv
+    python benchmarks/reduce_rate_runs.py rate_runs.csv benchmarks/data/rate_runs.csv.gz
 
 512 tokens in and 256 out, Poisson arrivals. Throughput is kept of every run, medians of times of those runs that kept
 up with their rate: in the others requests queue, and how many were sent is not published. A third of the groups of
@@ -8,7 +8,9 @@ engine, model, precision and GPUs, by a hash of their names, teaches nothing (``
 """
 
 import csv
+import gzip
 import hashlib
+import io
 import sys
 from pathlib import Path
 
@@ -31,7 +33,10 @@ TIMES = {"tpot_ms": "tpot_p50_ms", "ttft_ms": "ttft_p50_ms"}
 def main(source: Path, reduced: Path) -> None:
     with source.open(encoding="utf-8", newline="") as file:
         runs = sorted(csv.DictReader(file), key=lambda run: (run["config"], float(run["rps"])))
-    with reduced.open("w", encoding="utf-8", newline="") as file:
+    with (
+        gzip.GzipFile(reduced, "wb", mtime=0) as packed,
+        io.TextIOWrapper(packed, encoding="utf-8", newline="") as file,
+    ):
         table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         table.writeheader()
         for run in runs:

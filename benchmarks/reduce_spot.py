@@ -2,14 +2,16 @@
 
     python benchmarks/reduce_spot.py aws_spot_interruption.csv aws_gpu_price_history.parquet src/tokonomics/catalog/data
 
-``spot_interruption.csv`` keeps the band of each GPU instance and region. ``spot_zones.csv`` is one row an instance and
-zone: the median spot price of its last 30 days, the on-demand price, and how far above its own median the dearest tenth
-of days lies. ``spot_prices.csv`` is one row an instance: spot ÷ on demand over all zones and days, and how far the
-prices of two zones of a region move together (correlation of the changes over a week, in the mean over pairs).
+``spot_interruption.csv`` keeps the band of each GPU instance and region. ``spot_zones.csv.gz`` is one row an instance
+and zone: the median spot price of its last 30 days, the on-demand price, and how far above its own median the dearest
+tenth of days lies. ``spot_prices.csv`` is one row an instance: spot ÷ on demand over all zones and days, and how far
+the prices of two zones of a region move together (correlation of the changes over a week, in the mean over pairs).
 """
 
 import argparse
 import csv
+import gzip
+import io
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -31,11 +33,13 @@ Floats = NDArray[np.float64]
 
 
 def write(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A CSV file with Unix line ends."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
+    """A CSV file with Unix line ends, packed where its name ends with .gz."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    content = file.getvalue().encode()
+    path.write_bytes(gzip.compress(content, 9, mtime=0) if path.suffix == ".gz" else content)
 
 
 def reduce_advisor(advisor: Path, out: Path) -> int:
@@ -126,7 +130,7 @@ def main() -> None:
         )
     )
     print(f"{reduce_advisor(paths.advisor, paths.out / 'spot_interruption.csv')} bands")
-    print(f"{reduce_zones(prices, paths.out / 'spot_zones.csv')} zones")
+    print(f"{reduce_zones(prices, paths.out / 'spot_zones.csv.gz')} zones")
     print(f"{reduce_instances(prices, paths.out / 'spot_prices.csv')} instances")
 
 

@@ -66,7 +66,7 @@ def reduce(name: str, raw: Path) -> pl.DataFrame:
     made = azure(raw) if name.startswith("azure") else mooncake(raw) if name.startswith("mooncake") else lengths(raw)
     small = made.with_columns(made[name].shrink_dtype() for name in ("input_tokens", "output_tokens"))
     told = {"block_tokens": str(MOONCAKE_BLOCK_TOKENS)} if "prefix_blocks" in made.columns else {}
-    small.write_parquet(sample_path(name), compression="zstd", compression_level=19, statistics=False, metadata=told)
+    small.write_parquet(sample_path(name), compression="brotli", compression_level=11, statistics=False, metadata=told)
     return made
 
 

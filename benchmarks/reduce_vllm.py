@@ -1,4 +1,4 @@
-"""Logs of a real vLLM (``measure_vllm.py``) → benchmarks/data/vllm_h200.json.gz: what fits and figures need.
+"""Logs of a real vLLM (``measure_vllm.py``) → benchmarks/data/vllm_h200.json.xz: what fits and figures need.
 
     python benchmarks/reduce_vllm.py RAW_FOLDER [RUN.json.gz ...]
 
@@ -12,6 +12,7 @@ same engine without a log of steps.
 import argparse
 import gzip
 import json
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("raw", type=Path)
     parser.add_argument("runs", nargs="*", type=Path)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "data" / "vllm_h200.json.gz")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "data" / "vllm_h200.json.xz")
     given = parser.parse_args()
     sessions = [_session(_read(path), path.name.split(".")[0]) for path in sorted(given.raw.glob("*.json.gz"))]
     sessions += [_session(_read(path), f"{path.name.split('.json')[0]} (first runs)") for path in given.runs]
     text = json.dumps(
         {"engine": "vllm 0.26.0", "gpu": "H200", "measured": "2026-11-15 and 2026-11-16", "sessions": sessions}
     )
-    with gzip.GzipFile(given.out, "wb", mtime=0) as file:
-        file.write(text.encode())
+    given.out.write_bytes(lzma.compress(text.encode(), preset=9))
     for made in sessions:
         print(made["name"], len(made["loads"]), "loads,", len(made["prompt_steps"]), "steps with prompts")
 

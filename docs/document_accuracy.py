@@ -1,5 +1,6 @@
-"""The accuracy page and its tables, wholly from the last ``make bench`` (benchmarks/results/accuracy.json)."""
+"""The accuracy page and its tables, wholly from the last ``make bench`` (measure/data/accuracy.json)."""
 
+import gzip
 import json
 import math
 import re
@@ -14,6 +15,7 @@ from tokonomics.measure.validate import ErrorSummary
 from tokonomics.report.validate_view import figures
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
+ACCURACY = Path(__file__).parent.parent / "src" / "tokonomics" / "measure" / "data" / "accuracy.json"
 ACCURACY_HEAD = """# How sure is this?
 
 Errors of published results are factors: a median error of 10 % means that half of the predictions are within a factor of 1.1, up or down.
@@ -298,7 +300,7 @@ def real_engine_table() -> str:
 def loop_table() -> str:
     """Plan, serve, measure: our own load test and meter on that server."""
     result = _result("vllm")
-    data = json.loads((RESULTS.parent / "data" / "vllm_h200_loop.json").read_text(encoding="utf-8"))
+    data = json.loads(gzip.decompress((RESULTS.parent / "data" / "vllm_h200_loop.json.gz").read_bytes()))
     lines = [
         "| `tokonomics bench`, 1,000 in / 200 out | TTFT p50, measured / predicted | TTFT p99 | TPOT p50 | TPOT p99 |",
         "|---|--:|--:|--:|--:|",
@@ -758,11 +760,14 @@ def _made(result: dict[str, Any]) -> str:
 
 
 def _accuracy() -> dict[str, Any]:
-    return _result("accuracy")
+    found: dict[str, Any] = json.loads(ACCURACY.read_text(encoding="utf-8"))
+    return found
 
 
 def _result(name: str) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    file = RESULTS / f"{name}.json"
+    packed = file.with_suffix(".json.gz")  # the long ones, with a row for every load
+    result: dict[str, Any] = json.loads(file.read_bytes() if file.exists() else gzip.decompress(packed.read_bytes()))
     return result
 
 

@@ -64,6 +64,7 @@ def main(path: Path) -> None:
         book.record(hours(), [])
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA journal_mode = DELETE")
+        db.execute("PRAGMA page_size = 1024")
         db.execute("VACUUM")
     Path(f"{path}.lock").unlink(missing_ok=True)
 

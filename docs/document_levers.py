@@ -6,6 +6,7 @@ Dollars: a saving of the GPU's time is one of dollars at whatever the GPU costs;
 is shipped, on demand, as of docs/as-of.txt.
 """
 
+import gzip
 import json
 import os
 import re
@@ -20,7 +21,7 @@ from tokonomics.physics.overhead import host
 from tokonomics.units import seconds, usd
 
 ROOT = Path(__file__).parent.parent
-RECORD = ROOT / "benchmarks" / "results" / "levers.json"
+RECORD = ROOT / "benchmarks" / "results" / "levers.json.gz"
 PICTURES = ROOT / "docs" / "img"
 Row = dict[str, Any]
 Fixed = dict[str, Any]
@@ -75,7 +76,7 @@ SHOWN = {
 @cache
 def record() -> Row:
     """Return the last record of ``python -m benchmarks.bench_levers``."""
-    found: Row = json.loads(RECORD.read_text(encoding="utf-8"))
+    found: Row = json.loads(gzip.decompress(RECORD.read_bytes()))
     return found
 
 
@@ -134,8 +135,6 @@ def opening() -> str:
 
 PEOPLE = "people's TTFT"
 UPRIGHT = "uprights: where it starts or stops to pay, or in a series that never pays, to cost"
-UNSEEN = re.compile(r' (aria-[a-z]+|role|pointer-events|opacity)="(1|[^"0-9]*)"')
-"""What a picture inside a page has no use for: a third of its bytes."""
 
 
 def made() -> str:
@@ -374,6 +373,7 @@ def _points(share: float | None) -> str:
 def draw() -> None:
     """Save the picture of each lever that has panels."""
     import altair as alt
+    from pictures import slim
 
     from tokonomics.report.charts import save_chart, style
 
@@ -411,10 +411,9 @@ def draw() -> None:
             marks = [none, *([rules] if edges else []), lines, dots.encode(x=x, y=y)]
             panels.append(style.panel(*marks, width=210, height=190, title=title))
         chart: Any = style.whole(alt.hconcat(*panels, spacing=16), _heading(lever.name), UPRIGHT)
-        chart.config.aria = False
         path = PICTURES / f"levers-{key}.svg"
         save_chart(chart, path)
-        path.write_text(UNSEEN.sub("", path.read_text(encoding="utf-8")), encoding="utf-8")
+        slim(path)
 
 
 def _series(lever: str, axis: str, fixed: Fixed, figure: str) -> list[Row]:

@@ -19,9 +19,7 @@ import os
 import re
 import shlex
 import shutil
-import struct
 import sys
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -110,6 +108,8 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="only these pages, such as docs/plan.md, and no charts")
     options = parser.parse_args()
     _fix_surroundings()
+    from pictures import slim
+
     made = pages(options.names)
     stale = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     if options.check:
@@ -122,24 +122,8 @@ def main() -> int:
     for name, command in [] if options.names else CHARTS.items():
         path = ROOT / "docs" / "img" / name
         run(f"{command} --chart {path}")
-        if path.suffix == ".png":
-            path.write_bytes(_smaller(path.read_bytes()))
+        slim(path)
     return 0
-
-
-def _smaller(png: bytes) -> bytes:
-    """The same picture, compressed as far as it goes: charts are written quickly, at three times the size."""
-    place, signature, pixels, others = 8, png[:8], b"", []
-    while place < len(png):
-        length, kind = struct.unpack(">I4s", png[place : place + 8])
-        body = png[place + 8 : place + 8 + length]
-        pixels += body if kind == b"IDAT" else b""
-        others += [] if kind == b"IDAT" else [(kind, body)]
-        place += 12 + length
-    chunks = [*others[:-1], (b"IDAT", zlib.compress(zlib.decompress(pixels), 9)), others[-1]]
-    return signature + b"".join(
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
-    )
 
 
 def pages(names: Sequence[str] = ()) -> dict[Path, str]:

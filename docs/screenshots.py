@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from pictures import slim
 from playwright.sync_api import Browser, sync_playwright
 
 IMAGES = Path(__file__).parent / "img"
@@ -73,6 +74,7 @@ def take(browser: Browser, address: str, name: str, shot: Shot) -> None:
         print(f"web-{name}.png: not taken, {page.locator('.trouble h2').first.inner_text()}", file=sys.stderr)
     else:
         page.screenshot(path=IMAGES / f"web-{name}.png")
+        slim(IMAGES / f"web-{name}.png")
         print(f"web-{name}.png")
     context.close()
 

@@ -1,10 +1,11 @@
 """Deploy files: flags that the engines accept, text that a shell and a YAML reader take as meant, the plan's own fleet.
 
 Flags are held against the names read from the engines' wheels (``engine_flags.json``). Kubernetes objects are held
-against the strict schemas of its API (``kubernetes_schema.json``), in which a field that it does not know is an error.
+against the strict schemas of its API (``kubernetes_schema.json.gz``), in which an unknown field is an error.
 SkyPilot's tasks are compared with files that were validated once (docs/deploy.md); again where SkyPilot is installed.
 """
 
+import gzip
 import json
 import math
 import os
@@ -47,7 +48,7 @@ from tokonomics.traffic.workload import Spread
 
 HERE = Path(__file__).parent
 ACCEPTED = json.loads((HERE / "engine_flags.json").read_text(encoding="utf-8"))
-SCHEMA = json.loads((HERE / "kubernetes_schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads(gzip.decompress((HERE / "kubernetes_schema.json.gz").read_bytes()))
 TODAY = date(2026, 11, 15)
 
 

@@ -1,7 +1,7 @@
 """Files for llm-d, KServe, Dynamo, the production stack, KEDA, dstack and Compose: valid by each project's own schema.
 
 Schemas are in ``schemas``, each with its source: reduced to what is written, closed to other fields, and with
-Kubernetes' own types from ``kubernetes_schema.json``. A plan that a target cannot start is refused, and every target
+Kubernetes' own types from ``kubernetes_schema.json.gz``. A plan that a target cannot start is refused, and every target
 that the refusal names starts it.
 """
 

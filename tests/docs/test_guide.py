@@ -3,13 +3,17 @@
 import math
 import re
 import sqlite3
+import struct
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import vl_convert
 import yaml
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +23,8 @@ import document_ledger  # noqa: E402
 import document_physics  # noqa: E402
 from generate import BLOCK, PAGES, WHOLE  # noqa: E402
 from links import anchors, broken_links  # noqa: E402
+from pictures import _pixels as pixels  # noqa: E402
+from pictures import in_few_colours  # noqa: E402
 
 GUIDE = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PROJECT = [path for path in ROOT.glob("*.md") if path.name != "README.md"]
@@ -172,3 +178,19 @@ def _pages(nav: Any) -> Iterator[str]:
     for entry in nav:
         for place in entry.values():
             yield from _pages(place) if isinstance(place, list) else [place]
+
+
+def test_a_picture_of_few_colours_is_packed_pixel_for_pixel() -> None:
+    disc = '<rect width="60" height="40" fill="#c00"/><circle cx="30" cy="20" r="15" fill="#06c"/>'
+    png = vl_convert.svg_to_png(f'<svg xmlns="http://www.w3.org/2000/svg" width="60" height="40">{disc}</svg>')
+    seen = pixels(png)
+    assert seen.shape == (40, 60, 4)
+    assert (seen[0, 0].tolist(), seen[20, 30].tolist()) == ([204, 0, 0, 255], [0, 102, 204, 255])
+    few = in_few_colours(png)
+    size, palette, lines = (
+        few[place + 4 : place + 4 + struct.unpack(">I", few[place - 4 : place])[0]]
+        for place in (few.index(kind) for kind in (b"IHDR", b"PLTE", b"IDAT"))
+    )
+    assert struct.unpack(">II", size[:8]) == (60, 40)
+    numbers = np.frombuffer(zlib.decompress(lines), np.uint8).reshape(40, 61)[:, 1:]
+    assert np.array_equal(np.frombuffer(palette, np.uint8).reshape(-1, 3)[numbers], seen[..., :3])

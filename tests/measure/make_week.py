@@ -39,6 +39,7 @@ def make_week(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db:
         # One file, without what a writer leaves beside it.
         db.execute("PRAGMA journal_mode = DELETE")
+        db.execute("PRAGMA page_size = 1024")
         db.execute("VACUUM")
     Path(f"{path}.lock").unlink(missing_ok=True)
 

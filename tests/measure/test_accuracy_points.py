@@ -21,7 +21,7 @@ from tokonomics.measure.accuracy_points import (
 )
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-LOADS = json.loads((BENCHMARKS / "results" / "vllm.json").read_text("utf-8"))["loads"]
+LOADS = json.loads(gzip.decompress((BENCHMARKS / "results" / "vllm.json.gz").read_bytes()))["loads"]
 UNSEEN = ("qwen3-32b", "qwen3-4b")
 RECORDED = json.loads((resources.files("tokonomics.measure") / "data" / "accuracy.json").read_bytes())["rows"]
 

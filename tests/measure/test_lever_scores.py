@@ -1,5 +1,6 @@
 """How the lever grid is scored, on series made by hand; and the page of levers shows what is recorded."""
 
+import gzip
 import json
 import re
 import sys
@@ -11,7 +12,7 @@ from benchmarks import bench_levers, lever_scores
 from benchmarks.lever_grid import SERVERS, cells, loads
 
 ROOT = Path(__file__).parents[2]
-RECORD = json.loads(bench_levers.RECORD.read_text(encoding="utf-8"))
+RECORD = json.loads(gzip.decompress(bench_levers.RECORD.read_bytes()))
 DATA = bench_levers.read()
 PAGE = (ROOT / "docs" / "levers-measured.md").read_text(encoding="utf-8")
 

@@ -306,7 +306,7 @@ def test_two_gpus_of_a_mesh_share_one_link() -> None:
 
 
 def test_fp8_decode_steps_of_a_real_vllm_rise_with_tiles() -> None:
-    """Medians of steps logged on an H200 under vLLM 0.26.0 (``fp8`` of benchmarks/data/vllm_h200.json.gz).
+    """Medians of steps logged on an H200 under vLLM 0.26.0 (``fp8`` of benchmarks/data/vllm_h200.json.xz).
 
     One sequence beyond the 16 of the smallest tile costs 28 %, one beyond the 64 of the next 15 %.
     """

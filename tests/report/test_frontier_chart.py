@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from unittest.mock import Mock
 import altair as alt
 import numpy as np
 import pytest
+import vl_convert
 from tests.planner.small_catalogue import SLOS, asked
 from tests.there import there
 
@@ -29,6 +31,7 @@ from tokonomics.questions.plan import measured_beside, plan
 from tokonomics.questions.request import Listener
 from tokonomics.questions.requests.buy import PlanRequest
 from tokonomics.questions.results import PlanResult
+from tokonomics.report import charts
 from tokonomics.report.charts import save_chart
 from tokonomics.report.charts.frontier import frontier_chart, frontier_rows, measured_rows
 from tokonomics.report.charts.measured import bench_chart
@@ -245,6 +248,22 @@ def test_the_regret_chart_has_a_bar_for_every_choice_and_case(tmp_path: Path) ->
     drawn = (tmp_path / "regret.svg").read_text(encoding="utf-8")
     assert "best" in drawn
     assert 'font-family="sans-serif"' not in drawn, "a wider font than was measured cuts labels at the edges"
+
+
+def test_a_saved_svg_draws_and_says_what_the_drawn_one_does_in_fewer_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    studies = [study(asked(load=load_of_shape(rate, "const:1000", "const:300"))) for rate in (2.0, 20.0)]
+    made = least_regret(studies)
+    assert made is not None
+    drawn = vl_convert.vegalite_to_svg(regret_chart(made, 'A <model> of 1.23456 "layers"', rows=3).to_dict())
+    rounded = charts.smaller_svg(drawn)
+    assert len(rounded) < 0.7 * len(drawn)
+    labels = r'aria-label="[^"]*"'
+    assert re.findall(labels, rounded) == re.findall(labels, drawn)
+    assert "1.23456" in rounded
+    assert not re.search(r'(transform|d)="[^"]*\.\d{3}', rounded)
+    monkeypatch.setattr(charts, "_PLACES", set())
+    exact = charts.smaller_svg(drawn).replace(charts._FONTS, "sans-serif")
+    assert vl_convert.svg_to_png(exact) == vl_convert.svg_to_png(drawn)
 
 
 def test_the_ratio_chart_has_a_bar_for_every_split_and_the_planned_one_stands_out() -> None:

@@ -160,7 +160,7 @@ def test_a_report_is_one_file_without_foreign_addresses(page: TestClient) -> Non
 
 
 def test_the_accuracy_shown_is_the_one_the_benchmark_recorded(page: TestClient) -> None:
-    recorded = Path(__file__).parents[2] / "benchmarks" / "results" / "accuracy.json"
+    recorded = Path(__file__).parents[2] / "src" / "tokonomics" / "measure" / "data" / "accuracy.json"
     shown = page.get("/api/v1/accuracy").json()
     assert shown | json.loads(recorded.read_text("utf-8")) == shown
     assert shown["sections"]

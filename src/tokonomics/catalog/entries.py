@@ -8,6 +8,7 @@ the key of ours replaces it. Writing to it (``save_entry``) leaves every other l
 """
 
 import csv
+import gzip
 import json
 import os
 import re
@@ -69,8 +70,8 @@ LARGEST_FILE = 10_000_000
 
 
 def shipped_rows(name: str) -> list[dict[str, str]]:
-    """Return the rows of one of our CSV files, without empty cells."""
-    with (DATA / name).open(encoding="utf-8", newline="") as file:
+    """Return the rows of one of our CSV files, without empty cells; the long histories are packed."""
+    with (gzip.open if name.endswith(".gz") else open)(DATA / name, "rt", encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
     return [{field: cell for field, cell in zip(header, row, strict=True) if cell} for row in rows]
 

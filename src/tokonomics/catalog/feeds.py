@@ -316,7 +316,7 @@ def load_bands() -> dict[tuple[str, str], Band]:
 def load_zone_prices() -> dict[str, tuple[ZonePrice, ...]]:
     """Return the zones by instance, the cheapest first; at the same price, the steadier first."""
     zones: dict[str, list[ZonePrice]] = {}
-    for zone in map(ZonePrice.model_validate, shipped_rows("spot_zones.csv")):
+    for zone in map(ZonePrice.model_validate, shipped_rows("spot_zones.csv.gz")):
         zones.setdefault(zone.instance, []).append(zone)
     for prices in zones.values():
         prices.sort(key=lambda zone: (zone.spot_usd_per_hour, zone.p90_to_median))

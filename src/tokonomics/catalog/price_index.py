@@ -8,7 +8,7 @@ changed for two months and then changed was kept up. Marketplaces are left out: 
 If fewer than three sellers can be followed through every month, GPUs of the same architecture are followed, or else all
 GPUs. The history ends with its last month; nothing is extrapolated past it.
 
-A row of the history (``data/price_history.csv``) is the lowest and the median price per GPU-hour of one seller's list
+A row of the history (``price_history.csv.gz``) is the lowest and the median price per GPU-hour of one seller's list
 at the end of a month. The source carries a list that nobody refreshes forward for months, so a row also says when its
 list last changed: only lists that were alive (``ALIVE_DAYS``) show how the market moved. Reduced from the history of
 the SkyPilot catalogue by ``benchmarks/reduce_offers.py``.
@@ -59,7 +59,7 @@ class MonthlyPrice(Noun):
 @cache
 def price_history() -> tuple[MonthlyPrice, ...]:
     """Return every row, the oldest first."""
-    rows = (MonthlyPrice.model_validate(row) for row in shipped_rows("price_history.csv"))
+    rows = (MonthlyPrice.model_validate(row) for row in shipped_rows("price_history.csv.gz"))
     return tuple(sorted(rows, key=lambda row: (row.month_end, *row.series)))
 
 

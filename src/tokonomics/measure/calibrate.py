@@ -73,7 +73,7 @@ token."""
 CONTRADICTION = 1.5  # factor by which a load of fewer users may be slower than one of more, by chance
 FIRST_TOKEN_TRUST = 0.5
 """Weight of a first token relative to a time per token: under load a real vLLM's first tokens are predicted half as
-well (benchmarks/results/vllm.json: 11.9 against 5.5 % off in the median)."""
+well (benchmarks/results/vllm.json.gz: 11.9 against 5.5 % off in the median)."""
 FACTORS = (0.5, 4.0)
 _AT_FLOOR = 1.01  # a fit below this multiple of the least factor counts as stopped there
 FAR_OFF = 20.0  # an error by this factor is a mistake in the input: the slowest host seen (transformers') is 7 × off

@@ -25,7 +25,7 @@ from tokonomics.measure.meter.readings import (
     joules_used,
 )
 from tokonomics.measure.meter.spans import PaidTime, WatchedSpan, cut_every, tally
-from tokonomics.measure.meter.spending import BudgetBook, MonthlyBudget, Prices
+from tokonomics.measure.meter.spending import BudgetBook, LabelOf, MonthlyBudget, Prices
 from tokonomics.measure.meter.state import BudgetState, GroupState, MeterState, MeterTally, Planned
 from tokonomics.measure.meter.watch import LONG_S, MOST_AWAY_S, Frontends, Watch
 from tokonomics.units import DAY_S, SECONDS_PER_HOUR, plural
@@ -44,7 +44,7 @@ class MeterSettings:
     price_from: str = "as given"
     every_s: float = 15.0
     beats: int | None = None  # intervals after which it ends; None: when told to
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Sequence[LabelOf] = ()
     planned: Planned | None = None
     from_now: bool = False
     prometheus: str | None = None  # the address of one that scrapes engines already
