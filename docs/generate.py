@@ -41,6 +41,7 @@ PAGES = (
     "docs/questions/what-would-caching-save.md",
     "docs/questions/which-gpu-for-a-70b.md",
     "docs/questions/which-flags.md",
+    "docs/questions/is-the-new-build-slower.md",
     "docs/questions/which-quantisation.md",
     "docs/questions/who-comes-first.md",
     "docs/questions/why-is-my-bill-twice-the-plan.md",

@@ -1,1 +1,1 @@
-"""Close the loop on a live engine: flags that are proven on it (``tune``)."""
+"""Close the loop on a live engine: flags proven on it (``tune``), builds compared before they serve (``guard``)."""
