@@ -42,6 +42,7 @@ PAGES = (
     "docs/questions/which-gpu-for-a-70b.md",
     "docs/questions/which-flags.md",
     "docs/questions/what-will-my-server-do-next.md",
+    "docs/questions/is-the-new-build-slower.md",
     "docs/questions/which-quantisation.md",
     "docs/questions/who-comes-first.md",
     "docs/questions/why-is-my-bill-twice-the-plan.md",

@@ -40,6 +40,8 @@ CLOCKS = {"wall_s", "simulated_requests_per_s"}
 """What no two runs have in common."""
 PROGRESS = re.compile(r".* … \(\d+ s\)\n")
 """What a slow machine is told while it waits."""
+ENDS_WITH = {"guard": 1}
+"""The status of a file's commands, where what is shown is a regression."""
 SOLVED = re.compile(r"Solved in [0-9.]+ s")
 MARKS = re.compile("[\u2063\u2064]")
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
@@ -99,7 +101,7 @@ def compare(file: str, command: str, text: str) -> None:
 @pytest.mark.parametrize(("file", "command"), cases(*SCREENS))
 def test_a_screen_is_as_it_was(tokonomics: Call, answers: list[Answer], file: str, command: str) -> None:
     done = tokonomics(*shlex.split(command))
-    assert (done.returncode, PROGRESS.sub("", done.stderr)) == (0, "")
+    assert (done.returncode, PROGRESS.sub("", done.stderr)) == (ENDS_WITH.get(file, 0), "")
     if "--json" in command:
         document = json.loads(done.stdout)
         assert document.keys() >= CLOCKS

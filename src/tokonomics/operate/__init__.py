@@ -1,1 +1,1 @@
-"""Close the loop on live servers: flags proven on an engine, twins that forecast, reports that are sent."""
+"""Close the loop on live servers: flags proven, builds compared, twins that forecast, reports that are sent."""

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, ValidationError
 
@@ -23,6 +23,8 @@ from tokonomics.operate.flag_sets import FlagSet
 from tokonomics.operate.replay_rate import PlayedRate, held_rate
 from tokonomics.traffic.slo import Slo, parse_slos
 from tokonomics.types import Noun
+
+Kept = TypeVar("Kept", bound="Sealed")
 
 _PLACES = 5  # of a time in seconds: a hundredth of a millisecond
 
@@ -114,7 +116,20 @@ class TuneQuestion(Noun):
     gpus: int
 
 
-class Record(Noun):
+class Sealed(Noun):
+    """What was measured, kept in a file with a digest over everything else in it."""
+
+    digest: str = ""
+
+    def sealed(self) -> Self:
+        """Return it with its digest."""
+        return self.model_copy(update={"digest": self.digest_now()})
+
+    def digest_now(self) -> str:
+        return digest_of(self.model_dump(mode="json"))
+
+
+class Record(Sealed):
     """A search for flags: the question, the machine, and every trial."""
 
     kind: Literal["tokonomics tune"] = "tokonomics tune"
@@ -129,7 +144,6 @@ class Record(Noun):
     trials: tuple[FlagTrial, ...] = ()
     proposed: FlagSet | None = None  # what the user is to start the server with next, if it is not ours to start
     stopped: str | None = None  # why no further set is tried
-    digest: str = ""
 
     def usd_per_mtok(self, rate: float, gpus: int = 1) -> float | None:
         """Return what a million tokens cost at a rate of requests; None without a price or a rate."""
@@ -138,13 +152,6 @@ class Record(Noun):
         if self.usd_per_gpu_hour is None or rate <= 0:
             return None
         return cost(self.usd_per_gpu_hour, rate * self.tokens_per_request, gpus=gpus).usd_per_mtok
-
-    def sealed(self) -> "Record":
-        """Return the record with the digest of everything else in it."""
-        return self.model_copy(update={"digest": self.digest_now()})
-
-    def digest_now(self) -> str:
-        return digest_of(self.model_dump(mode="json"))
 
 
 def digest_of(document: dict[str, Any]) -> str:
@@ -170,16 +177,21 @@ def requests_of(point: LoadPoint) -> ReplayedRequests:
     )
 
 
-def save_record(record: Record, path: Path) -> None:
-    """Write the certificate at once or not at all."""
+def save_record(record: Sealed, path: Path) -> None:
+    """Write it at once or not at all."""
     write_text(path, json.dumps(record.sealed().model_dump(mode="json")) + "\n", option("out", shorten(path.name)))
 
 
 def read_record(path: Path, field: str = "out") -> Record:
     """Read a certificate; raise ``BadInput`` if it is not one or was changed by hand."""
+    return read_sealed(path, Record, field)
+
+
+def read_sealed(path: Path, kind: type[Kept], field: str) -> Kept:
+    """Read what ``save_record`` wrote; raise ``BadInput`` if it is of another kind or was changed by hand."""
     try:
         text = path.read_bytes()
-        record = Record.model_validate_json(text)
+        record = kind.model_validate_json(text)
     except ValidationError as error:
         raise from_validation(error, str(path)) from None
     except OSError as error:

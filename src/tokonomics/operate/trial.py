@@ -192,22 +192,31 @@ def _play(played: Played, trace: Trace, number: int) -> ReplayedRequests:
 # --- what the server and the machine say of themselves --------------------------------------------------------------
 
 
-_TOLD_AT = (
-    ("/version", "version", "vllm"),
-    ("/get_server_info", "version", "sglang"),
-    ("/props", "build_info", "llama.cpp"),
+_TOLD_AT: tuple[tuple[str, str, str, dict[str, str]], ...] = (
+    ("/version", "version", "vllm", {}),
+    (
+        "/get_server_info",
+        "version",
+        "sglang",
+        {"kv_tokens": "max_total_num_tokens", "kv_dtype": "kv_cache_dtype", "memory_share": "mem_fraction_static"},
+    ),
+    ("/props", "build_info", "llama.cpp", {"slots": "total_slots", "context": "default_generation_settings.n_ctx"}),
 )
-"""Where engines tell their build, and under which name."""
+"""Where engines tell their build, under which name, and what else they tell there, by our name for it."""
+_CACHE_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 def server_facts(target: BenchTarget) -> dict[str, Any]:
-    """Return what a server says of its build and its start: vLLM, SGLang and llama.cpp each say it elsewhere."""
+    """Return what a server says of its build, start and memory: vLLM, SGLang and llama.cpp each say it elsewhere."""
     base = target.models_url.rsplit("/v1/", 1)[0]
     facts: dict[str, Any] = {}
-    for path, name, engine in _TOLD_AT:
-        said = _json(base + path).get(name)
-        facts |= {name: said, "engine": engine} if isinstance(said, str) else {}
+    for path, name, engine, more in _TOLD_AT:
+        document = _json(base + path)
+        if isinstance(said := document.get(name), str):
+            told = {ours: _within(document, theirs) for ours, theirs in more.items()}
+            facts |= {name: said, "engine": engine} | {ours: value for ours, value in told.items() if value is not None}
     page = _text(f"{base}/metrics") or ""
+    facts |= _told_of_cache(page)
     if found := re.search(r"^process_start_time_seconds(?:\{[^}]*\})? (\S+)$", page, re.MULTILINE):
         facts["process_start_time_seconds"] = float(found[1])
     listed = _json(target.models_url).get("data")
@@ -216,6 +225,28 @@ def server_facts(target: BenchTarget) -> dict[str, Any]:
         if digest := _digest_of(str(listed[0].get("root", ""))):
             facts["model_digest"] = digest
     return facts
+
+
+def _within(document: Any, place: str) -> Any:
+    """Return the value at a place such as ``settings.n_ctx``; None if there is none."""
+    for step in place.split("."):
+        document = document.get(step) if isinstance(document, dict) else None
+    return document
+
+
+def _told_of_cache(page: str) -> dict[str, Any]:
+    """Return what vLLM says of its KV cache in the labels of ``cache_config_info``."""
+    found = re.search(r"^vllm:cache_config_info\{(.*)\} ", page, re.MULTILINE)
+    told = dict(_CACHE_LABEL.findall(found[1])) if found else {}
+    facts: dict[str, Any] = {}
+    with suppress(KeyError, ValueError):
+        facts["kv_tokens"] = int(told["num_gpu_blocks"]) * int(told["block_size"])
+    with suppress(KeyError, ValueError):  # newer builds count it themselves, of hybrid models too (tests/measure/pages)
+        facts["kv_tokens"] = int(told["kv_cache_size_tokens"])
+    with suppress(KeyError, ValueError):
+        facts["memory_share"] = float(told["gpu_memory_utilization"])
+    named = {"kv_dtype": told.get("cache_dtype"), "prefix_caching": told.get("enable_prefix_caching")}
+    return facts | {ours: value for ours, value in named.items() if value is not None}
 
 
 def _digest_of(folder: str) -> str | None:

@@ -17,7 +17,7 @@ from tokonomics.operate.flag_sets import (
 from tokonomics.operate.start_command import engine_in, template
 from tokonomics.operate.trial import requests_for, server_facts
 from tokonomics.questions.deployment import deployment_of, targets_of, trace_for
-from tokonomics.questions.inputs import Traffic
+from tokonomics.questions.inputs import Layout, Objectives, Traffic
 from tokonomics.questions.request import Listener
 from tokonomics.questions.requests.run import TuneRequest
 from tokonomics.questions.serving import check_servable
@@ -50,7 +50,7 @@ class AskedFlags:
         self.address = target(address) if address else None
         told = server_facts(self.address).get("engine") if self.address and not request.engine else None
         self.engine = find_engine(request.engine).key if request.engine else told or engine_in(self.words)
-        self.slos = _targets(request)
+        self.slos = waited_targets(request)
         self.requests = request.requests or requests_for(self.slos)
         self.trace = self._traffic(listener)
         self.setup = self._setup(listener)
@@ -68,17 +68,11 @@ class AskedFlags:
                 raise BadInput("neither a model with its GPU nor flags to try are given", fix=fix)
             return None
         named = request.model_copy(update={"engine": request.engine or self.engine})
-        deployment = deployment_of(named, self.model_name, request.gpu)
-        trace = trace_for(deployment.model, self.trace)
-        check_servable(trace, deployment)
-        setup = Setup(deployment, load_of_requests(trace), slos=self.slos)
-        if setup.load.trace.rate <= 0:
-            raise BadInput("all requests arrive at once: there is no rate to raise", where=trace.source)
+        setup = replica_of(named, self.model_name, request.gpu, self.trace, self.slos)
         read = values_in(self.words, self.engine)
         if read:
             listener.note(f"read from the command: {FlagSet(values=read).text}; the rest as this verb's options say")
-        setup = with_values(setup, read)
-        return with_values(setup, values_now(setup, ("max_sequences", "max_batched_tokens")))
+        return with_values(setup, read | values_now(with_values(setup, read), _LIMITS))
 
     def words_of(self, flags: FlagSet) -> list[str]:
         """Return a flag set as words of the command."""
@@ -101,7 +95,22 @@ class AskedFlags:
         raise BadInput("no flags to try are known without a simulation", fix=fix)
 
 
-def _targets(request: TuneRequest) -> tuple[Slo, ...]:
+_LIMITS = ("max_sequences", "max_batched_tokens")
+
+
+def replica_of(layout: Layout, model: str | None, gpu: str, trace: Trace, slos: tuple[Slo, ...]) -> Setup:
+    """Return one replica under this traffic as the simulator takes it, with the engine's own limits named."""
+    deployment = deployment_of(layout, model, gpu)
+    trace = trace_for(deployment.model, trace)
+    check_servable(trace, deployment)
+    setup = Setup(deployment, load_of_requests(trace), slos=slos)
+    if setup.load.trace.rate <= 0:
+        raise BadInput("all requests arrive at once: there is no rate to raise", where=trace.source)
+    return with_values(setup, values_now(setup, _LIMITS))
+
+
+def waited_targets(request: Objectives) -> tuple[Slo, ...]:
+    """Return the latency targets, of which one is on the wait for an answer: a replay measures no job."""
     slos = targets_of(request)
     if any(slo.latency is Latency.job for slo in slos):
         raise BadInput("a target for jobs is not measured by a replay", field="slo", fix="Use ttft, tpot or e2e.")

@@ -103,6 +103,7 @@ _LISTED = (
     Verb("bench", RUN, "Load a server and say what its tokens cost.", charts=True),
     Verb("import", RUN, "What a benchmark that you ran costs per million tokens.", "bench", charts=True),
     Verb("tune", RUN, "The engine flags for your targets, proven on your engine.", charts=True),
+    Verb("guard", RUN, "What a new build changes: term by term, in dollars."),
     Verb("calibrate", RUN, "Make a profile of your machine from what you measured.", **_BESIDE),
     Verb("models", KNOWN, "Models: parameters, weight bytes, KV cache per token.", "catalogue", **_BESIDE),
     Verb("gpus", KNOWN, "GPUs: memory, bandwidth, dense FLOP/s, links, watts.", "catalogue", **_BESIDE),

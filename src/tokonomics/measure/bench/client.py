@@ -161,13 +161,18 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         await self._session.close()
 
-    async def ask(self, asked: Asked, due_s: float, *, keep_text: bool = False) -> Reply:
-        """Return the reply to a request, read to the end; errors are in it and never raised."""
+    async def ask(
+        self, asked: Asked, due_s: float, *, keep_text: bool = False, began: Callable[[], None] | None = None
+    ) -> Reply:
+        """Return the reply to a request, read to the end; errors are in it and never raised.
+
+        ``began`` is called when the first text has come.
+        """
         reply = Reply(due_s)
         try:
             while True:
                 reply.error, reply.status, reply.sent_s = None, None, perf_counter()
-                outcome = await self._try(asked.body, reply, keep_text)
+                outcome = await self._try(asked.body, reply, keep_text, began)
                 if outcome == "stale":
                     continue
                 if outcome == "ended" or reply.retries >= self._retries:
@@ -185,7 +190,7 @@ class Client:
         reply.end_s = perf_counter()
         return reply
 
-    async def _try(self, body: bytes, reply: Reply, keep_text: bool) -> Outcome:
+    async def _try(self, body: bytes, reply: Reply, keep_text: bool, began: Callable[[], None] | None) -> Outcome:
         url, kept_open, untouched = self._target.url, not self.one_request_a_connection, True
         headers = None if kept_open else {"Connection": "close"}
         try:
@@ -198,7 +203,7 @@ class Client:
                 untouched = False
                 if response.content_type != "text/event-stream":
                     raise BadAnswer(f"answered {shorten(response.content_type, 40)}, not a stream of events")
-                await _read(response, reply, keep_text, self._turns)
+                await _read(response, reply, keep_text, self._turns, began)
                 self._answered = True
         except BadAnswer as bad:
             reply.error = str(bad)
@@ -275,7 +280,13 @@ class _TimedBody(aiohttp.BytesPayload):
         await super().write_with_length(writer, content_length)
 
 
-async def _read(response: aiohttp.ClientResponse, reply: Reply, keep_text: bool, turns: LoopTurns) -> None:
+async def _read(
+    response: aiohttp.ClientResponse,
+    reply: Reply,
+    keep_text: bool,
+    turns: LoopTurns,
+    began: Callable[[], None] | None,
+) -> None:
     stream = AnswerStream(keep_text)
     size = 0
     async for data in response.content.iter_any():
@@ -286,6 +297,8 @@ async def _read(response: aiohttp.ClientResponse, reply: Reply, keep_text: bool,
         stream.feed(data, now_s)
         if stream.first_s == now_s:
             reply.waited_s = turns.waited_s(now_s)
+            if began is not None:
+                began()
     stream.close()
     reply.first_s, reply.last_s = stream.first_s, stream.last_s
     reply.input_tokens, reply.output_tokens = stream.input_tokens or 0, stream.output_tokens or 0

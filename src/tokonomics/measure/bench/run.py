@@ -10,19 +10,21 @@ than 5 % more tokens; then it tries two loads between the last that held and the
 import asyncio
 import math
 import random
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import accumulate, count, cycle, islice, repeat
 from time import perf_counter, process_time
+from typing import Any
 
 import numpy as np
 
 from tokonomics import __version__
 from tokonomics.addresses import BenchTarget
-from tokonomics.errors import BadInput, nearest, option, shorten
-from tokonomics.measure.bench.client import KEY_VARIABLE, Asked, Client, LoopTurns, Reply, run_in_turns
+from tokonomics.errors import BadInput, option, shorten
+from tokonomics.measure.bench.client import Asked, Client, LoopTurns, Reply, run_in_turns
+from tokonomics.measure.bench.learn import learn, only_model
 from tokonomics.measure.bench.loads import (
     Budget,
     LoadWindow,
@@ -34,7 +36,7 @@ from tokonomics.measure.bench.loads import (
     point_of,
     shown,
 )
-from tokonomics.measure.bench.sessions import BenchPrompts, SessionRunner, jobs_of, scale_from, sessions_when_due
+from tokonomics.measure.bench.sessions import BenchPrompts, SessionRunner, jobs_of, sessions_when_due
 from tokonomics.measure.benchmark_run import OWN_TOOL, BenchmarkRun, LoadPoint, holds, jobs_from_records
 from tokonomics.traffic.arrivals import parse_arrivals
 from tokonomics.traffic.generate import Sessions, SystemPrompts, generate
@@ -90,18 +92,23 @@ def run_bench(asked: BenchSettings, show: Show | None = None) -> BenchmarkRun:
     """Measure; raise ``BadInput`` if the server cannot be measured at all."""
     _allow_connections(max(asked.users, default=0))
     bench = _Bench(asked, show)
+    # The result is fetched, not returned: asyncio would print all its requests on the way (Handlers(…) fails).
+    interruptible(bench.run, "interrupted before a load was finished: nothing was measured")
+    assert bench.result is not None
+    return bench.result
+
+
+def interruptible(main: Callable[[LoopTurns], Coroutine[Any, Any, None]], interrupted: str) -> None:
+    """Run a coroutine that loads a server; raise the first of several errors, and what Ctrl-C left undone."""
     try:
-        # The result is fetched, not returned: asyncio would print all its requests on the way (Handlers(…) fails).
-        run_in_turns(bench.run)
+        run_in_turns(main)
     except KeyboardInterrupt:
-        raise LoadInterrupted("interrupted before a load was finished: nothing was measured") from None
+        raise LoadInterrupted(interrupted) from None
     except ExceptionGroup as group:
         first: BaseException = group
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
         raise first from None
-    assert bench.result is not None
-    return bench.result
 
 
 class _Bench:
@@ -123,14 +130,14 @@ class _Bench:
         asked, when, cpu_s = self.asked, datetime.now(UTC), process_time()
         async with Client(asked.target, asked.timeout_s, asked.retries, turns) as client:
             self.client = client
-            model = asked.model or await self._model()
+            model = asked.model or await only_model(client, asked.target)
             prefix = asked.trace.prefix if asked.trace else None
             self.prompts = BenchPrompts(asked.target, model, asked.seed, prefix.block_tokens if prefix else 0)
             if self._in_sessions or not (self.inputs.is_constant and self.outputs.is_constant):
                 self.limit = (await client.models()).get(model)
                 if self.limit is not None:
                     self.notes.append(f"Lengths vary; none exceeds the {self.limit:,} tokens that the server takes.")
-            await self._learn()
+            await self._learn(model)
             points = await self._measured()
             if client.one_request_a_connection:
                 self.notes.append("The server hangs up after each answer: every request opened its own connection.")
@@ -164,55 +171,11 @@ class _Bench:
             self.notes.append("Interrupted: only the loads that were finished are shown.")
         return points
 
-    async def _model(self) -> str:
-        names = [*await self.client.models()]
-        if not names:
-            why = f": {self.client.trouble}" if self.client.trouble else ""
-            fix = f"Is it up? Name the model with {option('model')}; a key is taken from {KEY_VARIABLE}."
-            raise BadInput(f"the server lists no model{why}", where=self.asked.target.shown, fix=fix)
-        if len(names) > 1:
-            shown = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
-            raise BadInput(f"the server has {len(names)} models", field="model", fix=f"Name one of: {shown}")
-        return names[0]
-
-    async def _learn(self) -> None:
-        """Learn how the server counts: two short prompts, then one of nearly the length asked for, which tells best."""
-        few, more = (await self._first_answer(8)).input_tokens, (await self._first_answer(40)).input_tokens
-        self.prompts.scale = scale_from((8, 40), (few, more))
+    async def _learn(self, model: str) -> None:
         mean = sum(tokens for tokens, _ in islice(self._lengths(), _TOGETHER)) / _TOGETHER
-        nearly = self.prompts.scale.words(round(0.9 * mean))
-        if self.asked.trace is None and nearly > 80:
-            many = (await self._first_answer(nearly)).input_tokens
-            self.prompts.scale = scale_from((8, nearly), (few, many))
-
-    async def _first_answer(self, words: int) -> Reply:
-        while True:
-            reply = await self.client.ask(self.prompts.of_words(words, 2), perf_counter())
-            self.prepared.append(reply)
-            if reply.error is None:
-                return reply
-            refused = reply.status is not None and 400 <= reply.status < 500
-            if refused and "max_completion_tokens" in reply.error and self.prompts.limit_name == "max_tokens":
-                self.prompts.limit_name = "max_completion_tokens"
-            elif refused and reply.status in (400, 422) and self.prompts.extras:
-                self.prompts.extras = {}
-                self.notes.append("The server refuses ignore_eos: answers may be shorter than asked for.")
-            else:
-                raise await self._no_answer(reply)
-
-    async def _no_answer(self, reply: Reply) -> BadInput:
-        fix = "Is it up, and is this its address?"
-        if reply.status in (401, 403):
-            fix = f"Set {KEY_VARIABLE} to a key of this server."
-        elif reply.status == 404:
-            known = [*await self.client.models()]
-            guesses = nearest(self.asked.model or "", known) or known[:3]
-            fix = f"Its models: {', '.join(guesses)}." if guesses else "Is the path right? Such as http://host:8000/v1."
-        elif reply.status in (400, 413, 422):
-            fix = f"A smaller {option('input')} may be all it takes, or another {option('model')}."
-        elif "without usage" in (reply.error or ""):
-            fix = "The server ignores stream_options.include_usage: tokens cannot be counted, so it cannot be measured."
-        return BadInput(f"no first answer: {reply.error}", where=self.asked.target.shown, fix=fix)
+        longest = None if self.asked.trace is not None else round(mean)
+        self.prepared, notes = await learn(self.client, self.prompts, self.asked.target, model, longest)
+        self.notes += notes
 
     async def _points(self) -> AsyncIterator[LoadPoint | None]:
         """Yield each load's figures; None if a load gave none."""

@@ -24,6 +24,7 @@ from tokonomics.questions.request import (
     Number,
     Placement,
     Request,
+    Share,
     Switch,
     Table,
     Text,
@@ -275,6 +276,43 @@ class VerifyRequest(Started):
     """
 
     verify: Text = declared("The certificate of a search for flags.", ..., kind=Kind.FILE, example="tune.json")
+
+
+class GuardRequest(SomeGpu, Layout, Traffic, Objectives, Priced, Profiled):
+    """
+    About forty small loads fingerprint a build in under ten minutes. Two fingerprints are compared term by term: what
+    became slower, by how much, and which part of a step it is. With a model, a GPU, traffic and targets, the change is
+    priced. Exits with 1 if the new build is slower or holds less.
+
+    Examples:
+      tokonomics guard http://localhost:8000 --out build-a.json
+      tokonomics guard build-a.json http://localhost:8000 --out build-b.json
+      tokonomics guard build-a.json build-b.json --model llama-3.1-8b --gpu H200 --trace mine.jsonl --slo ttft_p99=1
+      tokonomics guard build-a.json http://localhost:8000 --format github >> $GITHUB_STEP_SUMMARY
+    """
+
+    FIRST = ("old", "new", "out", "minutes", "tolerance", "format", "model")
+
+    old: Text = declared(
+        "The build in use: its fingerprint (.json), or the address of a server that runs it.",
+        ...,
+        place=Placement.FIRST,
+        metavar="OLD",
+        example="build-a.json",
+    )
+    new: Text | None = declared(
+        "The build to compare with it, written the same way.",
+        place=Placement.FIRST,
+        metavar="NEW",
+        without="only fingerprint the first",
+        example="http://localhost:8000",
+    )
+    model: Text | None = declared(A_MODEL, kind=Kind.MODEL, example="llama-3.1-8b", without="no price")
+    out: Text | None = saved("Keep the fingerprint that is taken (.json); of two, the newer.", "build-b.json")
+    minutes: Number = declared("The most minutes for each server.", 10.0, low=0.05, high=600, unit="min")
+    tolerance: Share = declared("Changes up to this are none: 0.03 or 3%.", 0.03, low=0, high=1)
+    format: Text | None = declared("Print a comment for a pull request or a job's summary: github.", example="github")
+    timeout: Number = declared("Seconds after which a request has failed.", 120.0, unit="s", rare=True)
 
 
 class ValidateRequest(RoutedExperts, Profiled):
