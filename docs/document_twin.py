@@ -24,6 +24,7 @@ def main(path: Path) -> None:
     sys.path.insert(0, str(ROOT))
     from tests.measure.metered import HandClock, PageSource
     from tests.operate.served_vllm import ServedVllm, Stretch, modelled
+
     from tokonomics.measure.meter.ledger import Ledger
     from tokonomics.measure.meter.live_meter import Meter, MeterSettings
     from tokonomics.measure.meter.windows import WINDOW_S
