@@ -19,7 +19,7 @@ from pydantic import Field
 from tokonomics.measure.calibrate import Term
 from tokonomics.measure.meter.readings import Counted
 from tokonomics.measure.meter.spans import BEYOND, Buckets
-from tokonomics.measure.meter.windows import Window, quantile
+from tokonomics.measure.meter.windows import WINDOW_S, Window, quantile
 from tokonomics.physics.calibration import BARE, Correction, Profile, engine_of, using
 from tokonomics.physics.memory import max_sequences
 from tokonomics.serving.outcome import request_latencies
@@ -49,6 +49,7 @@ class WindowTraffic(Noun):
     input_tokens: float  # mean
     output_tokens: float
     hit_share: float
+    seconds: float = WINDOW_S
     inputs: dict[float, float] = Field(default_factory=dict)
     outputs: dict[float, float] = Field(default_factory=dict)
 
@@ -67,6 +68,7 @@ def traffic_of(window: Window) -> WindowTraffic | None:
         input_tokens=max(1.0, sums.input_total / requests),
         output_tokens=max(1.0, sums.output / (sums.answered or requests)),
         hit_share=min(1.0, sums.input_cached / sums.input_total),
+        seconds=seen_s,
         inputs=window.buckets.get(Counted.input_buckets, {}),
         outputs=window.buckets.get(Counted.output_buckets, {}),
     )
@@ -94,7 +96,7 @@ def lengths_in(buckets: Buckets, mean: float, number: int, rng: np.random.Genera
 def trace_like(traffic: WindowTraffic, context: int, seed: int = 0) -> Trace:
     """Return requests as the window had them, cut to what the model can hold."""
     least, most = _SIMULATED
-    number = int(min(most, max(least, traffic.requests_per_s * 600)))
+    number = int(min(most, max(least, traffic.requests_per_s * traffic.seconds)))
     rng = np.random.default_rng(seed)
     inputs = np.round(lengths_in(traffic.inputs, traffic.input_tokens, number, rng)).astype(np.int64)
     outputs = np.round(lengths_in(traffic.outputs, traffic.output_tokens, number, rng)).astype(np.int64)
@@ -163,7 +165,7 @@ def expected(
         if not len(values):
             continue
         figures[f"{name}_s"] = float(values.mean())
-        scatter[f"{name}_s"] = _scatter(values, max(1.0, traffic.requests_per_s * 600))
+        scatter[f"{name}_s"] = _scatter(values, max(1.0, traffic.requests_per_s * traffic.seconds))
         sorted_in = in_buckets(values, bounds.get(kind, {}))
         for percentile in (50, 99):
             read = quantile(sorted_in, percentile / 100)

@@ -171,6 +171,8 @@ def learn(state: TwinState, window: Window, before: TwinWindow | None, setup: Se
             terms = Terms(state.terms, state.covariance)
             followed = follow(terms, setup, traffic, window.buckets, measured, expectation, chance)
             state, found = _with_terms(state, followed, off), [followed.change] if followed.change else []
+            if any(change.cause in _RESTARTS for change in (*told, *state.last_changes)):
+                found = [one.model_copy(update={"what": f"since its restart, {one.what}"}) for one in found]
         changes += found
     changes = [_going_on(change, state.last_changes) for change in changes]
     figures = {
@@ -198,6 +200,7 @@ def learn(state: TwinState, window: Window, before: TwinWindow | None, setup: Se
 
 
 _SHIFTS: tuple[Cause, ...] = ("traffic", "cache")
+_RESTARTS: tuple[Cause, ...] = ("flags", "restart")
 
 
 def forecast(state: TwinState, like: Window, start: float, setup: Setup | None) -> TwinWindow:
@@ -208,7 +211,7 @@ def forecast(state: TwinState, like: Window, start: float, setup: Setup | None) 
             made[name] = back(name, level.at[level.best()])
     if set(TRAFFIC) <= made.keys():
         traffic = WindowTraffic(
-            **{name: max(0.0, made[name]) for name in TRAFFIC},
+            **{name: max(0.0, made[name]) for name in TRAFFIC}, seconds=like.seen_s,
             inputs=_shifted(traffic_of(like), "inputs"), outputs=_shifted(traffic_of(like), "outputs"),
         )  # fmt: skip
         made["tokens_per_s"] = traffic.tokens_per_s
@@ -294,6 +297,10 @@ def _told_changes(state: TwinState, window: Window) -> list[Change]:
     return [Change(cause="restart", what="the server was restarted")] if restarted else []
 
 
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 _GREW = {
     "requests_per_s": ("more requests came", "fewer requests came"),
     "input_tokens": ("prompts got longer", "prompts got shorter"),
@@ -314,7 +321,7 @@ def _traffic_changes(state: TwinState, measured: Mapping[str, float]) -> list[Ch
         usual = level.errors.get(best, Errors()).deviation(_general(name, None), 1.0)
         if abs(error) > max(ALARM * usual, LEAST_CHANGE):
             before, now = back(name, level.at[best]), measured[name]
-            shown = f"{percent(before)} → {percent(now)}" if name in POINTS else f"{before:,.3g} → {now:,.3g}"
+            shown = f"{percent(before)} → {percent(now)}" if name in POINTS else f"{_number(before)} → {_number(now)}"
             cause: Cause = "cache" if name == "hit_share" else "traffic"
             ratio = None if name in POINTS else now / before
             found.append(Change(cause=cause, what=f"{_GREW[name][error < 0]}: {shown}", ratio=ratio))

@@ -296,28 +296,30 @@ class Ledger:
 
     def forget_windows(self, now: float) -> None:
         """Join windows older than two days into hours, and drop those older than five weeks, with their forecasts."""
-        hours: dict[tuple[str, str, float], Window] = {}
         old = (now - FINE_S) // SECONDS_PER_HOUR * SECONDS_PER_HOUR
-        for window in self._windows("start >= ? AND start < ? ORDER BY start", old - DAY_S, old):
+        within = f"CAST(start AS INTEGER) % {round(SECONDS_PER_HOUR)}"
+        fine = list(self._windows(f"start < ? AND {within} > 0 ORDER BY start", old))
+        hours: dict[tuple[str, str, float], Window] = {}
+        for window in fine:
             start = window.start // SECONDS_PER_HOUR * SECONDS_PER_HOUR
             key = (window.target, window.model, start)
-            hours[key] = (
-                joined(hours[key], window, start) if key in hours else window.model_copy(update={"start": start})
-            )
+            first = hours.get(key) or self.window(*key)
+            hours[key] = joined(first, window, start) if first else window.model_copy(update={"start": start})
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            self._db.execute(
-                "DELETE FROM windows WHERE (start >= ? AND start < ?) OR start < ?", (old - DAY_S, old, now - KEPT_S)
-            )
-            for key, window in hours.items():
-                self._db.execute(
-                    "INSERT INTO windows (target, model, start, document) VALUES (?, ?, ?, ?)",
-                    (*key, window.model_dump_json(exclude_defaults=True)),
-                )
-            self._db.execute("DELETE FROM forecasts WHERE start < ?", (now - KEPT_S,))
+            self._db.execute(f"DELETE FROM windows WHERE start < ? AND {within} > 0", (old,))
+            self._insert_windows(hours.values())
+            for table in ("windows", "forecasts"):
+                self._db.execute(f"DELETE FROM {table} WHERE start < ?", (now - KEPT_S,))
             self._db.execute("COMMIT")
         except sqlite3.Error:
             self._roll_back()  # a full disk: tomorrow again
+
+    def _insert_windows(self, windows: Iterable[Window]) -> None:
+        query = "INSERT OR REPLACE INTO windows (target, model, start, document) VALUES (?, ?, ?, ?)"
+        self._db.executemany(
+            query, [(*window.key, window.model_dump_json(exclude_defaults=True)) for window in windows]
+        )
 
     def _windows(self, which: str, *values: object) -> Iterator[Window]:
         with _whole(self.path):
@@ -402,11 +404,7 @@ class Ledger:
             totals = json.dumps({model: sums.__dict__ for model, sums in mark.totals.items()}, separators=(",", ":"))
             values = [mark.target, mark.until, mark.usd_per_hour, mark.is_gone, readings, totals]
             self._db.execute(f"INSERT OR REPLACE INTO servers ({_MARK}) VALUES (?, ?, ?, ?, ?, ?)", values)
-        for window in self._held_windows.values():
-            said = (*window.key, window.model_dump_json(exclude_defaults=True))
-            self._db.execute(
-                "INSERT OR REPLACE INTO windows (target, model, start, document) VALUES (?, ?, ?, ?)", said
-            )
+        self._insert_windows(self._held_windows.values())
         self._db.execute("COMMIT")
         self._last = last
 

@@ -8,7 +8,7 @@ the transaction of their spans: whatever ends the meter, a window has just what 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from pydantic import Field
+from pydantic import Field, field_serializer
 
 from tokonomics.measure.meter.readings import Counted
 from tokonomics.measure.meter.spans import BEYOND, Buckets, Glimpse, PaidTime, cut_every, tally
@@ -38,6 +38,11 @@ class Window(Noun):
     started: float | None = None  # of the newest process in it
     restarts: int = 0
     states: dict[str, str] = Field(default_factory=dict)
+
+    @field_serializer("sums")
+    def _counted(self, sums: MeterTally) -> dict[str, float]:
+        """Write what was summed, and not what is computed from it."""
+        return {name: value for name, value in sums.__dict__.items() if value}
 
     @property
     def key(self) -> tuple[str, str, float]:
@@ -73,16 +78,16 @@ def quantile(buckets: Buckets, share: float) -> float | None:
 class Windows:
     """The windows that are open, each until a span of the next one comes."""
 
-    def __init__(self, known: Callable[[str, str, float], Window | None]) -> None:
+    def __init__(self, known: Callable[[str, str, float], Window | None], length_s: float = WINDOW_S) -> None:
         """``known`` looks a window up that was written before: by another meter, or before the clock was set back."""
-        self._known = known
+        self._known, self._length_s = known, length_s
         self._open: dict[tuple[str, str], Window] = {}
 
     def add(self, spans: Iterable[PaidTime]) -> list[Window]:
         """Add spans and return the windows that changed."""
         changed: dict[tuple[str, str, float], Window] = {}
         for span in spans:
-            *earlier, last = cut_every(span, WINDOW_S)
+            *earlier, last = cut_every(span, self._length_s)
             for piece in (*(replace(piece, glimpse=None) for piece in earlier), last):
                 now = self._at(piece)
                 now = with_glimpse(now, piece.glimpse, tally(piece))
@@ -90,7 +95,7 @@ class Windows:
         return list(changed.values())
 
     def _at(self, piece: PaidTime) -> Window:
-        start = piece.start // WINDOW_S * WINDOW_S
+        start = piece.start // self._length_s * self._length_s
         window = self._open.get((piece.target, piece.model))
         if window is None or window.start != start:
             window = self._known(piece.target, piece.model, start)
