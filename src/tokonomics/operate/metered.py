@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.measure.meter.readings import Counted
 from tokonomics.measure.meter.windows import Window
@@ -45,7 +45,7 @@ class MeteredServers(Noun):
     by_hour: tuple[NonNegativeFloat, ...] = ()  # requests a second in each hour of a day (UTC) or a week from Monday
     tpot_s: float | None = None  # mean, as counted
     ttft_s: float | None = None
-    engines: tuple[str, ...] = ()
+    states: dict[str, str] = Field(default_factory=dict)  # what the newest window says of the set-up
 
     @property
     def arrivals(self) -> str | None:
@@ -85,7 +85,7 @@ def metered_servers(windows: Iterable[Window]) -> MeteredServers | None:
         by_hour=by_hour,
         tpot_s=sum(row.tpot_s for row in rows) / tpot_count if tpot_count > 0 else None,
         ttft_s=total.ttft_s / total.ttft_count if total.ttft_count > 0 else None,
-        engines=tuple(sorted({row.engine for row in last if row.engine})),
+        states=max(last, key=lambda row: row.start).states,
     )  # fmt: skip
 
 
@@ -100,9 +100,9 @@ def _rates(windows: Sequence[Window], since: float, until: float) -> dict[int, f
     """Return the requests a second of all servers in each whole hour that was watched, by its number since 1970."""
     sums: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for window in windows:
-        hour = sums[int(window.start // SECONDS_PER_HOUR)]
+        of_hour = sums[int(window.start // SECONDS_PER_HOUR)]
         for place, value in enumerate((_watched(window), window.seen_s, window.sums.seconds)):
-            hour[place] += value
+            of_hour[place] += value
     first, end = -int(-since // SECONDS_PER_HOUR), int(until // SECONDS_PER_HOUR)
     rates = {}
     for hour in range(first, end):

@@ -2,9 +2,9 @@
 
 The user's branch, index and files stay as they are: the commit is made in a worktree of its own, in a temporary folder,
 from the commit that is checked out. Nothing is pushed unless the command-line tool of the hosting service is there to
-open the request, and never by force; nothing is merged or applied. Only these commands run: ``git rev-parse``, ``show``,
-``worktree``, ``add``, ``diff``, ``commit``, ``format-patch``, ``remote get-url`` and, if a request is opened, ``push`` of
-the new branch to origin, then ``gh pr create`` or ``glab mr create``.
+open the request, and never by force; nothing is merged or applied. Only these commands run: ``git rev-parse``,
+``show``, ``worktree``, ``branch``, ``add``, ``diff``, ``commit``, ``format-patch``, ``remote get-url`` and, if a
+request is opened, ``push`` of the new branch to origin, then ``gh pr create`` or ``glab mr create``.
 """
 
 import os
@@ -65,9 +65,7 @@ def open_change(
         _git(tree, "add", "--", *files)
         if not _git(tree, "diff", "--cached", "--name-only"):
             raise BadInput("the checkout has these files as proposed already", field="open_")
-        _git(
-            tree, "commit", "--quiet", "-m", title, "-m", "Proposed by tokonomics levers; nothing is applied by itself."
-        )
+        _git(tree, "commit", "--quiet", "-m", title, "-m", "Proposed by tokonomics levers.")
         if branch is not None:
             tool = _tool(root)
             why = _no_tool() if tool is None else None
@@ -77,10 +75,10 @@ def open_change(
                     return made.model_copy(update={"url": url})
             made = made.model_copy(update={"said": why})
         patch = _git(tree, "format-patch", "-1", "--stdout", "HEAD") + "\n"
-    written = {"patch": (patches / f"{name}.patch", patch), "body_file": (patches / f"{name}.md", body)}
-    for path, text in written.values():
-        write_text(path, text, option("open_", str(path)))
-    return made.model_copy(update={field: path.name for field, (path, _) in written.items()})
+    written = {"patch": (f"{name}.patch", patch), "body_file": (f"{name}.md", body)}
+    for file, text in written.values():
+        write_text(patches / file, text, option("open_", file))
+    return made.model_copy(update={field: file for field, (file, _) in written.items()})
 
 
 @contextmanager
@@ -123,11 +121,11 @@ def _requested(tree: Path, tool: str, branch: str, title: str, body: str) -> tup
         file.write_text(body, encoding="utf-8")
         words = {
             "gh": ["gh", "pr", "create", "--head", branch, "--title", title, "--body-file", str(file)],
-            "glab": ["glab", "mr", "create", "--source-branch", branch, "--title", title, "--description", body, "--yes"],
-        }  # fmt: skip
+            "glab": ["glab", "mr", "create", "--yes", "--source-branch", branch, "--title", title],
+        }
         try:
             _git(tree, "push", "--quiet", "origin", branch)
-            said = _run(words[tool], tree)
+            said = _run([*words[tool], *(["--description", body] if tool == "glab" else [])], tree)
         except BadInput as error:
             return None, error.what
     addresses = [word for word in said.split() if "://" in word]
@@ -142,9 +140,8 @@ def _run(words: list[str], folder: Path) -> str:
     """Return what a command prints; if it fails, its own last sentence is the error."""
     # No prompts: nobody may be there to answer. Variables of a hook that we run in would name another checkout.
     quiet = {"GIT_TERMINAL_PROMPT": "0", "GH_PROMPT_DISABLED": "1", "LC_ALL": "C"}
-    env = {
-        name: value for name, value in os.environ.items() if name not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
-    }
+    of_hooks = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
+    env = {name: value for name, value in os.environ.items() if name not in of_hooks}
     try:
         done = subprocess.run(
             words, cwd=folder, env=env | quiet, capture_output=True, encoding="utf-8", errors="replace",

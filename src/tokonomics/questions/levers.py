@@ -57,6 +57,7 @@ from tokonomics.questions.requests.traffic import CacheRequest, Changes, LeversR
 from tokonomics.questions.result import Result, beside
 from tokonomics.questions.serving import prices_of, say_if_compiling, say_left_out, within_context
 from tokonomics.questions.traffic import read_time, traffic_of
+from tokonomics.questions.twin import as_stated
 from tokonomics.sizing.bill import Bills
 from tokonomics.sizing.hosts import cheapest_host, left_gb
 from tokonomics.sizing.layouts import FLOOR, NotServed
@@ -156,6 +157,10 @@ def setup_of(request: LeversRequest | StackRequest, listener: Listener) -> tuple
         spare=spare_from(request.spare),
         offline=request.offline,
     )
+    if run is not None:
+        setup = as_stated(
+            setup, {name: said for name, said in run.servers.states.items() if not _is_typed(limits, name)}
+        )
     if request.tiers is not None:  # check them even if no lever uses them
         parse_tiers(request.tiers, deployment)
     many = len(load.trace)
@@ -163,6 +168,14 @@ def setup_of(request: LeversRequest | StackRequest, listener: Listener) -> tuple
         part = f"{option('start')} and {option('end')} take a part of a log"
         listener.note(f"{many:,} requests are simulated some thirty times; {part}")
     return setup, run
+
+
+_STATED = {"cache_dtype": "kv", "enable_prefix_caching": "no_prefix_cache"}
+"""What a metrics page says of a set-up, and the input that says the same."""
+
+
+def _is_typed(limits: object, stated: str) -> bool:
+    return bool(getattr(limits, _STATED.get(stated, ""), None))
 
 
 def _refuse_metered(request: LeversRequest | StackRequest) -> None:

@@ -71,6 +71,7 @@ class Proposal(Noun):
     name: str
     knob: str
     saved_usd_per_month: float
+    """Beside what fewer replicas save; of fewer replicas, of all together and of an API, all of the metered bill."""
     saved_share: float  # of the metered bill
     error_share: float | None  # the twin's own, of the same bill; None: no twin
     likely: Interval | None  # times the mean time per token, of four of five predictions of its class; None for an API
@@ -129,7 +130,8 @@ def metered_run(request: Runs, deployment: Deployment, listener: Listener) -> Me
         newest = [one for one in newest_of(book) if _is_of(one, servers)]
     errors = twin_errors(scoreboard(said))
     if source == TWIN and errors is None:
-        fix = f"Let `tokonomics twin` run beside the meter for a while, or take what was metered: {option('start', LEDGER)}."
+        alone = f"take what was metered: {option('start', LEDGER)}"
+        fix = f"Let `tokonomics twin` run beside the meter for a while, or {alone}."
         raise BadInput(f"no twin has scored {shorten(servers.model)} since then", field="start", fix=fix)
     return MeteredRun(str(path), servers, factors_of(newest), errors)
 
@@ -263,7 +265,8 @@ def proposed(run: MeteredRun, setup: Setup, ranking: Ranking, modelled: Bill) ->
             name=name, knob=knob, saved_usd_per_month=saved, saved_share=saved / paid,
             error_share=error_of(run.errors, knob, setup.deployment, there),
             likely=interval(1.0, "tpot", there), usd_per_month=bill.usd_per_month, becomes=bill.deployment,
-            replicas=bill.all_replicas, ttft_p99_s=bill.ttft_s.p99, tpot_p99_s=bill.tpot_s.p99, effort=effort, risk=risk,
+            replicas=bill.all_replicas, ttft_p99_s=bill.ttft_s.p99, tpot_p99_s=bill.tpot_s.p99, effort=effort,
+            risk=risk,
         )  # fmt: skip
 
     made = [
@@ -271,16 +274,13 @@ def proposed(run: MeteredRun, setup: Setup, ranking: Ranking, modelled: Bill) ->
         for lever in ranking.levers
         if lever.bill
     ]
-    made += [_called(run, lever, paid, base) for lever in ranking.levers if lever.api and lever.reason is None]
+    made += [_called(run, lever, paid) for lever in ranking.levers if lever.api and lever.reason is None]
     fewer = f"{now.all_replicas} instead of {servers.mean_servers:.3g} replicas"
-    made.append(
-        proposal(fewer, REPLICAS, paid - now.usd_per_month, now, "a number", "less room for what is not metered")
-    )
+    room = "less room for what the period did not have"
+    made.append(proposal(fewer, REPLICAS, paid - now.usd_per_month, now, "a number", room))
     if len(ranking.taken) > 1:
-        named = " + ".join(ranking.taken)
-        made.append(
-            proposal(named, TOGETHER, paid - ranking.together.usd_per_month, ranking.together, "all of these", "")
-        )
+        named, saved = " + ".join(ranking.taken), paid - ranking.together.usd_per_month
+        made.append(proposal(named, TOGETHER, saved, ranking.together, "all of these", "that of each of them"))
     saving = sorted((one for one in made if one.saved_share > 0), key=lambda one: -one.saved_usd_per_month)
     return MeteredToday(
         source=run.source, servers=servers, usd_per_month=paid, modelled_usd_per_month=modelled.usd_per_month,
@@ -291,10 +291,10 @@ def proposed(run: MeteredRun, setup: Setup, ranking: Ranking, modelled: Bill) ->
     )  # fmt: skip
 
 
-def _called(run: MeteredRun, lever: Pulled, paid: float, base: float) -> Proposal:
-    """Return the proposal of calling an API: its bill depends on the tokens alone."""
+def _called(run: MeteredRun, lever: Pulled, paid: float) -> Proposal:
+    """Return the proposal of calling an API, which replaces all servers: its bill depends on the tokens alone."""
     assert lever.api is not None
-    saved = base - lever.api.usd_per_month
+    saved = paid - lever.api.usd_per_month
     errors = run.errors
     return Proposal(
         name=lever.name, knob=API, saved_usd_per_month=saved, saved_share=saved / paid,

@@ -17,7 +17,9 @@ from typing import Any
 from tokonomics.deploy.job import DeployFile, DeployJob, Target, longest_context
 from tokonomics.errors import BadInput, TokonomicsError, did_you_mean, option, shorten
 from tokonomics.levers.lever_list import API
+from tokonomics.operate.expect import profile_of
 from tokonomics.operate.pull_request import committed, root_of
+from tokonomics.physics.calibration import Profile
 from tokonomics.questions.metered import MeteredRun, Proposal, is_metered
 from tokonomics.questions.request import Listener
 from tokonomics.questions.requests.traffic import LeversRequest
@@ -27,7 +29,7 @@ from tokonomics.sizing.layouts import NotServed
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.setup import Setup
 from tokonomics.types import today
-from tokonomics.units import percent, usd
+from tokonomics.units import percent, plural, usd
 
 _OPENS = ("pr", "patch")
 _LONGEST_TITLE = 72
@@ -44,6 +46,7 @@ class DraftedChange:
     before: str  # the scenario of today, and the proposed one, as metered: for ``plan --against``
     after: str
     files: Mapping[str, str]  # from the root of the checkout
+    profile: Profile | None  # what the twin has learned, for both plans
 
 
 def check_open(request: LeversRequest) -> None:
@@ -110,9 +113,15 @@ def drafted(
             f"{folder}/{one.name}": one.text for one in _deploy_files(setup, bill, bills, target, command, listener)
         }
     return DraftedChange(
-        name=name, title=_title(proposal, today_s), summary=_summary(proposal, run), root=root, before=_toml(before),
-        after=_toml(after), files=files,
+        name=name, title=_title(proposal, today_s), summary=_summary(proposal, run), root=root,
+        before=_toml(_planned(before)), after=_toml(_planned(after)), files=files,
+        profile=profile_of(today_s, run.factors) if run.factors else None,
     )  # fmt: skip
+
+
+def _planned(scenario: Mapping[str, object]) -> dict[str, object]:
+    """Return a scenario without what a plan searches for itself."""
+    return {key: value for key, value in scenario.items() if key not in ("replicas", "tp", "pp", "ep", "dp")}
 
 
 def _title(proposal: Proposal, now: Setup) -> str:
@@ -128,12 +137,13 @@ def _summary(proposal: Proposal, run: MeteredRun) -> str:
         if proposal.error_share is not None
         else "no twin has scored these servers, so the error is not known"
     )
+    saved = f"{usd(proposal.saved_usd_per_month)} a month, {percent(proposal.saved_share)} of the metered bill"
+    becomes = f"{plural(proposal.replicas, 'replica')} of {proposal.becomes}"
     return (
-        f"**{proposal.name}** saves {usd(proposal.saved_usd_per_month)} a month, {percent(proposal.saved_share)} of the "
-        f"metered bill of {run.servers.model}; {error}. {usd(paid)} → {usd(proposal.usd_per_month)} a month: "
-        f"{proposal.becomes}, {proposal.replicas} replicas. It takes: {proposal.effort}. Risk: "
-        f"{proposal.risk or 'that of each of them'}.\n\nBelow, the same two set-ups as planned from the metered traffic, "
-        "at list prices. Nothing is applied by itself: deploy the files when you have checked them."
+        f"**{proposal.name}** saves {saved} of {run.servers.model}; {error}. {usd(paid)} → "
+        f"{usd(proposal.usd_per_month)} a month: {becomes}. Effort: {proposal.effort}. Risk: {proposal.risk}.\n\n"
+        "Nothing is applied by itself: deploy the files when you have checked them. Below, both set-ups as planned "
+        "for the metered traffic, at list prices."
     )
 
 

@@ -97,12 +97,12 @@ def setup_of(setup: Setup | None) -> SetupOf:
 
     @lru_cache(maxsize=64)
     def stated(states: tuple[tuple[str, str], ...]) -> Setup | None:
-        return None if setup is None else _as_stated(setup, dict(states))
+        return None if setup is None else as_stated(setup, dict(states))
 
     return lambda window: stated(tuple(sorted(window.states.items())))
 
 
-def _as_stated(setup: Setup, states: dict[str, str]) -> Setup:
+def as_stated(setup: Setup, states: dict[str, str]) -> Setup:
     """Return the set-up with the KV cache's precision and size, and the prefix cache, as a metrics page states them."""
     if states.get("enable_prefix_caching") == "False":
         setup = replace(setup, prefix_cache=False)
