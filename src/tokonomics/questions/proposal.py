@@ -16,11 +16,11 @@ from typing import Any
 
 from tokonomics.deploy.job import DeployFile, DeployJob, Target, longest_context
 from tokonomics.errors import BadInput, TokonomicsError, did_you_mean, option, shorten
-from tokonomics.levers.lever_list import API
+from tokonomics.levers.lever_list import API, OFFERS
 from tokonomics.operate.expect import profile_of
 from tokonomics.operate.pull_request import committed, root_of
 from tokonomics.physics.calibration import Profile
-from tokonomics.questions.metered import MeteredRun, Proposal, is_metered
+from tokonomics.questions.metered import TOGETHER, MeteredRun, Proposal, is_metered
 from tokonomics.questions.request import Listener
 from tokonomics.questions.requests.traffic import LeversRequest
 from tokonomics.sizing.bill import Bill, Bills
@@ -33,6 +33,10 @@ from tokonomics.units import percent, plural, usd
 
 _OPENS = ("pr", "patch")
 _LONGEST_TITLE = 72
+
+
+_ELSEWHERE = (OFFERS, "hardware", "commit", "spot", TOGETHER)
+"""Proposals whose machines are those of other sellers."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,8 @@ def drafted(
     traffic = _traffic(run, today_s.load)
     before = _scenario(request, traffic, today_s, replicas=run.servers.servers)
     after = _scenario(request, traffic, setup, replicas=bill.all_replicas)
+    if proposal.knob in _ELSEWHERE and not isinstance(served := bills.served(setup), NotServed):
+        after["provider"] = sorted({offer.provider for offer in served[1].offers})
     file = _scenario_file(listener)
     said = f"# {proposal.name}: proposed on {today()} by `{command}`.\n"
     if file is None:
@@ -225,21 +231,23 @@ def changed_text(text: str, moved: Mapping[str, object], gone: list[str], where:
     from tokonomics.questions.scenario import shared_keys
 
     lines, at_the_top = text.splitlines(), set(shared_keys())
-    first_table = next((place for place, line in enumerate(lines) if line.lstrip().startswith("[")), len(lines))
 
     def is_of(line: str, key: str) -> bool:
         return bool(re.match(rf"\s*{key.replace('_', '[-_]')}\s*=", line))
 
     for key in gone:
         lines = [line for line in lines if not is_of(line, key)]
+    end = next((place for place, line in enumerate(lines) if line.lstrip().startswith("[")), len(lines))
+    while end and not lines[end - 1].strip():
+        end -= 1
     for key, value in moved.items():
         written = f"{key} = {json.dumps(value, ensure_ascii=False)}"
         places = [place for place, line in enumerate(lines) if is_of(line, key)]
         for place in places:
             lines[place] = written
         if not places and key in at_the_top:
-            lines.insert(min(first_table, len(lines)), written)
-            first_table += 1
+            lines.insert(end, written)
+            end += 1
     made = "\n".join(lines) + "\n"
     try:
         tomllib.loads(made)
