@@ -385,7 +385,7 @@ def _grammars() -> dict[str, tuple[Callable[[str], object], list[str]]]:
     from tokonomics.fleet.traffic import parse_demand
     from tokonomics.measure.meter.prometheus_source import matchers
     from tokonomics.measure.meter.scrape import address_of
-    from tokonomics.measure.meter.spending import find_offer, parse_prices
+    from tokonomics.measure.meter.spending import find_offer, parse_labels, parse_prices
     from tokonomics.money.cost import parse_load
     from tokonomics.planner.parsing import amount, dollars, parse_terms, router_from
     from tokonomics.questions.route import parse_scores
@@ -424,6 +424,7 @@ def _grammars() -> dict[str, tuple[Callable[[str], object], list[str]]]:
         "autoscale": (_autoscale, ["max=8,target=32,cold=120", "min=1,max=4,target=2,cold=0,hold=5"]),
         "outage": (_outage, ["replica=0,at=600,for=300,notice=120,spot=1", "replica=0,at=10"]),
         "timeout": (timeout_of, ["30", "2m"]),
+        "labels": (lambda text: parse_labels([text], ["http://gpu2:8000"]), ["team=search", "http://gpu2:8000:team=search"]),
         "prices": (lambda text: parse_prices([text], 1), ["gpu=L4:0.80", "http://gpu2:8000:0.80"]),
         "offer": (find_offer, ["aws:p5.48xlarge"]),
         "matchers": (matchers, ['namespace="prod",job=~"vllm.*"']),

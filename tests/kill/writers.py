@@ -319,6 +319,21 @@ def report(path: Path) -> list[Any]:
     return [*(row["turn"] for row in numbers), *re.findall(r"<h1>Turn (\d+)</h1>", text)]
 
 
+def write_unsent(folder: Path, turn: int) -> None:
+    from datetime import date, timedelta
+
+    from tokonomics.operate.weekly import WeeklyReports
+
+    reports = WeeklyReports(folder / "report.html", lambda since, until, file: False, print)
+    reports.keep_unsent([date(1, 1, 1) + timedelta(weeks=turn * ROWS + row) for row in range(ROWS)])
+
+
+def unsent(path: Path) -> list[int]:
+    from datetime import date
+
+    return [(date.fromisoformat(line).toordinal() - 1) // 7 // ROWS for line in path.read_text().splitlines()]
+
+
 def write_deployment(folder: Path, turn: int) -> None:
     from tokonomics.deploy.job import DeployFile
     from tokonomics.questions.plan import save_files
@@ -412,17 +427,18 @@ def points_done(folder: Path) -> int:
 WRITERS = (
     Writer("ledger", 240, tick, booked),
     Writer("sweep", 60, finish_points, points_done, sweep_modules),
-    Writer("prices", 80, write_prices, in_file("prices/offers.csv", prices, OFFERS)),
+    Writer("prices", 60, write_prices, in_file("prices/offers.csv", prices, OFFERS)),
     Writer("refresh", 40, refresh_prices, in_file("cache.csv", refreshed, 100)),
     Writer("trace", 80, write_trace, in_file("trace.parquet", prompts), table_modules),
     Writer("requests", 60, write_records, in_file("requests.parquet", prompts), table_modules),
-    Writer("run", 80, write_run, in_file("run.json", run)),
+    Writer("run", 60, write_run, in_file("run.json", run)),
     Writer("profile", 60, write_profile, in_file("profile.json", profile)),
     Writer("timings", 50, write_timings, in_file("timings.json", probed)),
     Writer("bill", 40, write_bill, in_file("bill.csv", bill, 1_000)),
     Writer("chart", 40, write_chart, in_file("chart.json", chart, 400)),
     Writer("picture", 5, write_picture, in_file("chart.svg", picture, 1), chart_modules),
     Writer("report", 40, write_report, in_file("report.html", report, ROWS + 1)),
+    Writer("unsent", 40, write_unsent, in_file("report.unsent", unsent)),
     Writer("deployment", 40, write_deployment, lambda folder: of_files(folder / "deploy", ("serve.sh", "serve.yaml"))),
     Writer("dashboard", 30, write_dashboard, dashboard),
     Writer("library", 15, write_library, in_file("vega.js", library)),

@@ -138,7 +138,7 @@ def test_litellm_prices_times_tokens_are_the_bill(tmp_path: Path, engine: str, p
 def test_charges_sum_to_the_cent_whatever_days_cost(dollars: list[float]) -> None:
     spans = [hour(at(MONDAY, 24 * place), usd=usd) for place, usd in enumerate(dollars)]
     billed = bill(spans, 0.0, 2e9, ("day", "model", "team"))
-    charged = rows(text_of_export(exported(billed, "team", [], until=2e9), ExportFormat.focus))
+    charged = rows(text_of_export(exported(billed, ("team",), [], until=2e9), ExportFormat.focus))
     assert sum(Decimal(row["BilledCost"]) for row in charged) == cents(sum(dollars))
 
 

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from tests.measure.faulty import MetricsServer
 from tests.measure.meter_states import group, state
+from tests.there import refused
 
 from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.readings import GpuReading
+from tokonomics.measure.meter.spending import parse_labels
 from tokonomics.measure.meter.state import MeterTally
 from tokonomics.report.blocks import View, sections
 from tokonomics.report.charts.measured import bill_over_time
@@ -50,6 +52,29 @@ def test_addresses_and_machines_have_their_own_price(tokonomics: Call, metrics: 
     assert state["against_plan"]["ratio"] == pytest.approx(state["today"]["usd_per_mtok"] / 0.001)
     report = json.loads(tokonomics("meter", "report", "--by=team,engine", "--json", book).stdout)
     assert [line["group"] for line in report["lines"]] == [["search", "vllm"]]
+
+
+def test_a_label_may_be_of_one_server(tokonomics: Call, metrics: MetricsServer, tmp_path: Path) -> None:
+    """Its own comes before that of all; an address under another of its names is the same server."""
+    book, first, second = f"--ledger={tmp_path / 'meter.db'}", f"{metrics.address}/good", f"{metrics.address}/other"
+    own = f"--label={second.replace('127.0.0.1', 'localhost')}/metrics:team=legal"
+    labels = (own, "--label=team=search", "--label=site=fra")
+    tokonomics("meter", first, second, "--usd-per-hour=2", "--every=0.1s", "--once", *labels, book)
+    made = json.loads(tokonomics("meter", "report", "--by=server,team,site", "--json", book).stdout)
+    assert [line["group"] for line in made["lines"]] == [[first, "search", "fra"], [second, "legal", "fra"]]
+
+
+@pytest.mark.parametrize(
+    ("label", "said"),
+    [
+        ("http://gpu2:8000:team=search", "http://gpu2:8000 is none of the servers given"),
+        ("http://gpu1:8000:search", "is not a label"),
+        ("http://gpu1:8000=search", "is not a label"),
+        ("team=", "is not a label"),
+    ],
+)
+def test_a_label_of_nobody_is_refused(label: str, said: str) -> None:
+    assert said in str(refused(parse_labels, [label], ["http://gpu1:8000"]))
 
 
 @pytest.mark.parametrize("by", ["model", "server,day", "hour", "day,team", ""])

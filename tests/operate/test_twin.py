@@ -16,6 +16,7 @@ from tokonomics.measure.meter.exposition import page as exposed_page
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.live_meter import Meter, MeterSettings
 from tokonomics.measure.meter.readings import Counted
+from tokonomics.measure.meter.scrape import EngineSource
 from tokonomics.measure.meter.spans import BEYOND
 from tokonomics.measure.meter.state import MeterState
 from tokonomics.measure.meter.windows import WINDOW_S, Window, quantile
@@ -332,3 +333,29 @@ def test_an_answer_of_another_version_is_passed_over(tmp_path: Path) -> None:
     with Ledger(tmp_path / "meter.db") as book:
         book.keep_forecasts({("t", "m", 0.0): json.dumps({"of": "another version"})})
         assert said_of(book, -1.0, 1.0) == []
+
+
+def test_a_build_is_asked_for_once_a_process_and_another_one_is_a_change(tmp_path: Path) -> None:
+    clock, server = served(modelled(), [Stretch(2 * WINDOW_S, 1), Stretch(2 * WINDOW_S, 1, restarted=True)])
+    asked: list[str] = []
+
+    class Pages(EngineSource):
+        async def _get(self, page: str, metrics: bool = True) -> tuple[str, float | None]:
+            if page.endswith("/version"):
+                asked.append(page)
+                return json.dumps({"version": "0.26.0" if len(asked) == 1 else "0.27.1"}), None
+            return server.page(), None
+
+    async def ticks() -> None:
+        with Ledger(tmp_path / "meter.db") as book:
+            source = Pages("http://gpu:8000", None, clock, asks_build=True)  # type: ignore[arg-type]
+            meter = Meter([source], book, clock, MeterSettings(usd_per_hour=3.0, every_s=EVERY_S))
+            twin = LiveTwin(book, None, WINDOW_S)
+            while clock.passed < server.seconds:
+                twin.beside(await meter.tick())
+                clock.passed += EVERY_S
+
+    asyncio.run(ticks())
+    assert asked == ["http://gpu:8000/version"] * 2
+    (told,) = (change for window in windows_of(tmp_path / "meter.db") for change in window.changes)
+    assert told.what == "another build: version 0.26.0 → 0.27.1"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.operate.metered_windows import HOUR_S, KnownServers, ledger_of
+from tests.operate.past_prometheus import past_prometheus
 from tests.operate.test_pull_request import FAKE, as_it_is, git, nobody_elses_git, repo, with_origin, with_tool
 from typer.testing import CliRunner
 
@@ -201,6 +202,32 @@ def test_a_twin_is_only_taken_at_its_word_if_it_was_scored(tmp_path: Path, monke
     found = asked(tmp_path, start="twin").metered
     assert found is not None
     assert found.errors is not None
+
+
+def test_the_past_of_a_prometheus_is_as_good_as_a_ledger() -> None:
+    """Two pods at known rates, scraped once a minute for six hours; it knows no price, so that one is given."""
+    queries: list[str] = []
+    with past_prometheus(recent(6), {"llama-0": 0.2, "llama-1": 0.4}, queries) as url:
+        more = {"start": url, "since": "6h", "usd_per_hour": 1.5, "query": 'namespace="prod"'}
+        result = asked(Path(), **more)
+    assert any('namespace="prod"' in query for query in queries)
+    found = result.metered
+    assert found is not None
+    servers = found.servers
+    assert servers.targets == ("prod/llama-0", "prod/llama-1")
+    assert servers.usd_per_hour == pytest.approx(3.0)
+    assert servers.traffic.requests_per_s == pytest.approx(0.6, rel=0.02)
+    assert servers.traffic.input_tokens == pytest.approx(1000, rel=0.01)
+    assert servers.traffic.hit_share == pytest.approx(0.25, abs=0.01)
+    assert set(servers.traffic.inputs) == {500.0, 1000.0, 2000.0, 1e300}
+    assert servers.tpot_s == pytest.approx(0.02)
+    assert found.needed == 1
+
+
+def test_a_prometheus_that_is_not_there_is_the_address_given() -> None:
+    with pytest.raises(BadInput, match="cannot be reached") as caught:
+        asked(Path(), start="http://127.0.0.1:9", usd_per_hour=1.5)
+    assert caught.value.field in ("start", None)
 
 
 @pytest.mark.parametrize("source", ["ledger", "twin", "meter.db", "http://localhost:9090"])

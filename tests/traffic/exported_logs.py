@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 START = 1_790_000_000.0  # 2026-09-21 13:33:20 UTC
+CACHED = 5  # prompt tokens of each request that were found in a cache
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def langfuse_item(request: Known, *, snake: bool = False) -> dict[str, Any]:
         "providedModelName": "llama",
         # What was read from a cache is counted apart; ClickHouse writes 64-bit numbers as text.
         "usageDetails": {
-            "input": str(request.prompt - 5), "input_cached_tokens": 5, "output": request.answer,
+            "input": str(request.prompt - CACHED), "input_cached_tokens": CACHED, "output": request.answer,
             "total": request.prompt + request.answer,
         },
         "costDetails": {"input": request.usd / 2, "output": request.usd / 2, "total": request.usd},
@@ -81,9 +82,14 @@ def litellm_item(request: Known) -> dict[str, Any]:
         "completion_tokens": request.answer, "startTime": request.when.isoformat().replace("+00:00", "Z"),
         "endTime": request.when.isoformat(), "completionStartTime": None, "model": "hosted_vllm/llama",
         "model_group": "llama", "user": request.user,
-        "metadata": {"user_api_key_team_alias": "an alias", "spend_logs_metadata": {"feature": request.feature}},
+        "metadata": {
+            "user_api_key_team_alias": request.team, "user_api_key_team_id": "0b6c2f0e-5a50-4e0e-9f43-1c7b5d1c6a55",
+            "spend_logs_metadata": {"feature": request.feature},
+            "usage_object": {"prompt_tokens_details": {"cached_tokens": CACHED}},
+        },
         "cache_hit": "False", "cache_key": "Cache OFF",
-        "request_tags": ["User-Agent: curl", f"feature:{request.feature}"], "team_id": request.team, "end_user": "",
+        "request_tags": ["User-Agent: curl", f"feature:{request.feature}"],
+        "team_id": "0b6c2f0e-5a50-4e0e-9f43-1c7b5d1c6a55", "end_user": "",
         "status": "success",
     }  # fmt: skip
 
@@ -94,6 +100,7 @@ LITELLM_FAILED = litellm_item(REQUESTS[0]) | {"status": "failure", "prompt_token
 
 def otlp_span(request: Known) -> dict[str, Any]:
     usage = {"input_tokens": request.prompt, "output_tokens": request.answer, "cost": request.usd}
+    usage |= {"cache_read.input_tokens": CACHED}
     pairs = [_pair(f"gen_ai.usage.{name}", value) for name, value in usage.items()]
     nested = {"key": "app", "value": {"kvlistValue": {"values": [_pair("feature", request.feature)]}}}
     return {
@@ -142,7 +149,10 @@ def openai_batch() -> str:
                 "body": {
                     "id": "chatcmpl-1", "object": "chat.completion", "created": START + request.at_s, "model": "llama",
                     "user": request.user, "metadata": {"team": request.team, "feature": request.feature},
-                    "usage": {"prompt_tokens": request.prompt, "completion_tokens": request.answer},
+                    "usage": {
+                        "prompt_tokens": request.prompt, "completion_tokens": request.answer,
+                        "prompt_tokens_details": {"cached_tokens": CACHED},
+                    },
                 },
             },
             "error": None,

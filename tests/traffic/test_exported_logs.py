@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from tests.there import refused, there
 from tests.traffic import exported_logs
-from tests.traffic.exported_logs import LOGS, REQUESTS, START
+from tests.traffic.exported_logs import CACHED, LOGS, REQUESTS, START
 
 from tokonomics.errors import BadInput
 from tokonomics.traffic.readers import TraceFile, open_trace
@@ -60,6 +60,43 @@ def test_every_log_gives_back_times_tokens_and_dollars_also_when_saved(tmp_path:
 def test_requests_are_attributed_by_fields_tags_and_attributes(tmp_path: Path, name: str, by: tuple[str, ...]) -> None:
     trace = opened(tmp_path, name, *by).read()
     assert names(trace) == [" / ".join(getattr(request, label) for label in by) for request in REQUESTS]
+
+
+@pytest.mark.parametrize("name", [name for name in LOGS if name.startswith(PRICED)])
+def test_what_was_found_in_a_cache_is_read(tmp_path: Path, name: str) -> None:
+    (batch,) = opened(tmp_path, name).batches()
+    assert batch["cached"].to_list() == [CACHED] * len(REQUESTS)
+
+
+@pytest.mark.parametrize("how", ["team_alias", "metadata", "neither"])
+@pytest.mark.parametrize("by", [(), ("team",)])
+@pytest.mark.parametrize("table", [False, True])
+def test_a_team_of_litellm_is_known_by_its_alias_before_its_uuid(
+    tmp_path: Path, how: str, by: tuple[str, ...], table: bool
+) -> None:
+    item = exported_logs.litellm_item(REQUESTS[0]) | {"team_id": "0b6c2f0e"}
+    item["metadata"] = {"user_api_key_team_id": "0b6c2f0e"}
+    if how == "team_alias":
+        item["team_alias"] = "search"
+    elif how == "metadata":
+        item["metadata"]["user_api_key_team_alias"] = "search"
+    text = json.dumps(item)
+    if table:
+        cells = {name: json.dumps(cell) if isinstance(cell, dict | list) else cell for name, cell in item.items()}
+        text = pl.DataFrame([cells]).write_csv()
+    assert names(opened(tmp_path, text, *by).read()) == ["0b6c2f0e" if how == "neither" else "search"]
+
+
+def test_a_log_in_the_style_of_openai_says_what_was_cached(tmp_path: Path) -> None:
+    usage = {"prompt_tokens": 100, "completion_tokens": 6, "prompt_tokens_details": {"cached_tokens": 64}}
+    (batch,) = opened(tmp_path, json.dumps({"created": 1_790_000_000, "model": "m", "usage": usage})).batches()
+    assert batch["cached"].cast(int).to_list() == [64]
+
+
+def test_a_table_says_what_was_cached_by_a_usual_name(tmp_path: Path) -> None:
+    rows = "time,prompt_tokens,output_tokens,cached_tokens\n1790000000,100,5,40\n1790000001,100,5,\n"
+    (batch,) = opened(tmp_path, rows).batches()
+    assert batch["cached"].to_list() == [40, None]
 
 
 @pytest.mark.parametrize("name", [name for name in LOGS if name.startswith(PRICED)])

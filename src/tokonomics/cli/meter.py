@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,11 +11,11 @@ import typer
 from typer.core import TyperGroup
 
 from tokonomics.cli.commands import command_of, help_of, values_of, with_options
-from tokonomics.errors import flag, option, shorten, spelled
+from tokonomics.errors import BadInput, flag, option, shorten, spelled
 from tokonomics.measure.meter.engines import ENGINES
 from tokonomics.questions.inputs import Shown
 from tokonomics.questions.request import parameters_of
-from tokonomics.questions.requests.run import MeterExportRequest, MeterWatchRequest
+from tokonomics.questions.requests.run import EveryWeek, MeterExportRequest, MeterReportRequest, MeterWatchRequest
 from tokonomics.questions.verbs import METER_REPORT
 from tokonomics.report.terminal import Terminal, console, say, show, show_json
 
@@ -119,6 +120,62 @@ def each_shown(
         yield lambda state: shown.update(renderable(sections(live(state))), refresh=True)
 
 
+def report(**given: Any) -> None:
+    """Answer once, or write a report of every week."""
+    weekly = EveryWeek.checked(values_of(parameters_of(EveryWeek), given))
+    once = {name: value for name, value in given.items() if name not in EveryWeek.model_fields}
+    if weekly.every is None:
+        if weekly.send is not None:
+            raise BadInput("is for weekly reports", field="send", fix=f"Add {option('every', 'week')}.")
+        command_of(METER_REPORT)(**once)
+        return
+    if weekly.every.strip().lower() != "week":
+        raise BadInput(f"'{shorten(weekly.every)}' is no period of reports", field="every", fix="Valid: week.")
+    for name in ("until", "csv", "chart"):
+        if given.get(name):
+            raise BadInput(f"cannot be combined with {option('every', 'week')}", field=name)
+    if given.get("html") is None:
+        fix = f"Add {option('html', 'report.html')}: the files are then named report-2026-11-09.html and so on."
+        raise BadInput("needs a file name", field="every", fix=fix)
+    _weekly(
+        MeterReportRequest.checked(values_of(METER_REPORT.parameters, once)), weekly.send, Path(given["html"]), given
+    )
+
+
+def _weekly(request: MeterReportRequest, command: str | None, path: Path, given: dict[str, Any]) -> None:
+    """Write and send the reports until interrupted."""
+    import time
+
+    from tokonomics.measure.meter.readings import SystemClock
+    from tokonomics.operate.weekly import WeeklyReport, WeeklyReports, keep_reporting, sender
+    from tokonomics.questions.meter import is_metered
+    from tokonomics.questions.scenario_text import command_of as command_typed
+    from tokonomics.report.answer import describe
+    from tokonomics.report.html import check_html_path, save_report
+
+    check_html_path(path)
+
+    def write(since: float, until: float, file: Path) -> bool:
+        if not is_metered(request, since, until):
+            return False
+        days = {
+            name: f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d}" for name, at in (("since", since), ("until", until))
+        }
+        asked = MeterReportRequest.checked(dict(request.given()) | days)
+        with Terminal() as terminal:
+            result = METER_REPORT.answer(asked, terminal)
+        save_report(file, describe(METER_REPORT, result, asked), command_typed(METER_REPORT, asked))
+        say(f"report saved to {file}")
+        return True
+
+    def show(done: WeeklyReport) -> None:
+        if given.get("as_json"):
+            typer.echo(done.model_dump_json())
+
+    reports = WeeklyReports(path, write, say, sender(command) if command is not None else None)
+    keep_reporting(reports, SystemClock(), time.sleep, show)
+
+
 def files(
     directory: Annotated[Path, typer.Argument(help="Where to write them; made if it is not there.", metavar="DIR")],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that were changed.")] = False,
@@ -167,7 +224,8 @@ def export(**given: Any) -> None:
 JSON_EACH = replace(parameters_of(Shown)["as_json"], help="One JSON object an interval, or the last with --once.")
 _OPTIONS = {**parameters_of(MeterWatchRequest), "as_json": JSON_EACH}
 app.command("watch")(with_options(watch, _OPTIONS, help_of(_WATCH, MeterWatchRequest)))
-app.command("report")(command_of(METER_REPORT))
+_REPORTED = {**METER_REPORT.keys, **parameters_of(EveryWeek)}
+app.command("report")(with_options(report, _REPORTED, help_of(METER_REPORT.summary, MeterReportRequest)))
 _EXPORTED = {**parameters_of(MeterExportRequest), "as_json": parameters_of(Shown)["as_json"]}
 app.command("export")(with_options(export, _EXPORTED, help_of(_EXPORT, MeterExportRequest)))
 app.command("files")(files)

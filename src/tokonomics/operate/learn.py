@@ -290,6 +290,8 @@ def _told_changes(state: TwinState, window: Window) -> list[Change]:
     restarted = bool(window.restarts) or (
         None not in (state.started, window.started) and state.started != window.started
     )
+    if any(text.startswith("version ") for text in changed):
+        return [Change(cause="flags", what=f"another build: {', '.join(changed)}")]
     if changed:
         return [
             Change(cause="flags", what=f"{'restarted with ' if restarted else ''}other flags: {', '.join(changed)}")

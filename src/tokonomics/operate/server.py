@@ -90,18 +90,20 @@ def running(
         raise ServerFailed(said, fix="A command such as docker run -d leaves the server to others: run it in front.")
 
 
-def read_command(command: str) -> tuple[list[str], dict[str, str]]:
+def read_command(
+    command: str, what: str = "the start command", example: str = "vllm serve MODEL {flags}"
+) -> tuple[list[str], dict[str, str]]:
     """Return the words of a command, and the environment with the assignments in front of it."""
     try:
         words = shlex.split(command)
     except ValueError as problem:
-        raise BadCommand(f"the start command cannot be read: {problem}") from None
+        raise BadCommand(f"{what} cannot be read: {problem}") from None
     environment = dict(os.environ)
     while words and _ASSIGNMENT.match(words[0]):
         name, _, value = words.pop(0).partition("=")
         environment[name] = value
     if not words:
-        raise BadCommand("the start command names no program", fix="Write for example 'vllm serve MODEL {flags}'.")
+        raise BadCommand(f"{what} names no program", fix=f"Write for example '{example}'.")
     if shells := _OF_A_SHELL.intersection(words):
         said = f"'{min(shells)}' means something to a shell, and no shell reads the command"
         raise BadCommand(said, fix="Put the line into a script, or write bash -c 'exec …'.")

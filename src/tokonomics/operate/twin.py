@@ -18,6 +18,7 @@ from tokonomics.sizing.setup import Setup
 SetupOf = Callable[[Window], Setup | None]
 LATE_S = 60.0  # a window may still get spans from a scrape that was late (``live_meter.LATE_S``)
 _LEAST_SEEN = 0.5  # of a window; one that was hardly watched teaches nothing (our choice)
+_AT_ONCE = 40  # windows, each a tenth of a second of processor (benchmarks/soak_twin.py): four seconds (our choice)
 Server = tuple[str, str]
 
 
@@ -29,6 +30,7 @@ class Twin:
         self._newest = {(said.target, said.model): said for said in newest_of(ledger)}
         starts = [said.start for said in self._newest.values()]
         self._looked_until = min(starts, default=0.0)
+        self._waiting: list[Window] = []
         self.unwritten: str | None = None
 
     @property
@@ -37,17 +39,22 @@ class Twin:
         return self._newest
 
     def look(self, now: float) -> list[TwinWindow]:
-        """Score every window that is over by now, oldest first, and forecast the next of each server."""
+        """Score windows that are over by now, oldest first, and forecast the next of each server.
+
+        Of a large fleet only some are scored at once, and the others at the next looks: a meter reads in between.
+        """
         until = (now - LATE_S) // self._window_s * self._window_s
-        if until <= self._looked_until:
-            return []
+        if until > self._looked_until:
+            over = self._ledger.windows(self._looked_until, until)
+            self._waiting += sorted(over, key=lambda window: window.start)
+            self._looked_until = until
         scored = []
         rows: dict[tuple[str, str, float], str] = {}
-        for window in sorted(self._ledger.windows(self._looked_until, until), key=lambda window: window.start):
+        now_scored, self._waiting = self._waiting[:_AT_ONCE], self._waiting[_AT_ONCE:]
+        for window in now_scored:
             for said in self._score(window):
                 rows[said.target, said.model, said.start] = said.model_dump_json(exclude_defaults=True)
                 scored += [said] if said.is_over else []
-        self._looked_until = until
         if rows:
             self.unwritten = self._ledger.keep_forecasts(rows)
         return scored

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from tokonomics.catalog.offer_choice import cheapest_offer, machines_usd_per_hou
 from tokonomics.catalog.places import WORLD, grid_named
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
 from tokonomics.measure.meter.bill import (
+    LEDGER_KEYS,
     MeteredEnergy,
     MeteredGpu,
     StatementSale,
@@ -31,13 +33,15 @@ from tokonomics.measure.meter.price_factors import UnusualDay, read_plan, unusua
 from tokonomics.measure.meter.prometheus_source import prometheus_gpus
 from tokonomics.measure.meter.readings import GpuSource, SystemClock, dcgm_gpus, nvml_gpus
 from tokonomics.measure.meter.scrape import PrometheusApi, address_of
-from tokonomics.measure.meter.spending import BudgetBook, Prices, find_offer, parse_budgets, parse_prices
+from tokonomics.measure.meter.spending import BudgetBook, Prices, find_offer, parse_budgets, parse_labels, parse_prices
 from tokonomics.measure.meter.state import BudgetState, Planned, Statement
+from tokonomics.measure.meter.tags import MODEL, BillSplit, LogSplit, TaggedLog, read_tags
 from tokonomics.measure.meter.watch import CLOCK_SLACK_S
 from tokonomics.money.attribution import sell_terms
 from tokonomics.money.breakeven import Upkeep, upkeep
 from tokonomics.money.cost import require_positive
 from tokonomics.questions.catalogue import extras_of
+from tokonomics.questions.inputs import LogInputs
 from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.run import (
     PROMETHEUS,
@@ -50,8 +54,9 @@ from tokonomics.questions.requests.run import (
     TwinReportRequest,
 )
 from tokonomics.questions.result import Result, beside
+from tokonomics.traffic.attribution import MOST_LABELS
 from tokonomics.types import today
-from tokonomics.units import DAY_S, HOURS_PER_MONTH, SECONDS_PER_HOUR, seconds, usd
+from tokonomics.units import DAY_S, HOURS_PER_MONTH, SECONDS_PER_HOUR, percent, plural, seconds, usd
 
 
 class MeterReportResult(Result, Statement):
@@ -62,6 +67,7 @@ class MeterReportResult(Result, Statement):
     unusual: tuple[UnusualDay, ...] = ()  # days with a price outside its band, and why
     sale: StatementSale | None = None  # what was earned, if a price or a margin is given
     budgets: tuple[BudgetState, ...] = ()
+    split: LogSplit | None = None  # how a request log split the dollars, if one is given
     energy: MeteredEnergy | None = None
     """What the servers drew and emitted; None if the GPUs were neither read nor named."""
     upkeep: Upkeep | None = None  # the same bill with people and overheads of this period, if any are given
@@ -113,7 +119,7 @@ def asked(request: MeterWatchRequest) -> MeterSettings:
         price_from=price_from,
         every_s=every_s,
         beats=1 if request.once else round(for_s / every_s) if for_s is not None else None,
-        labels=_labels(request.label or ()),
+        labels=parse_labels(request.label or (), request.urls or ()),
         planned=planned_of(request),
         from_now=request.from_now,
         prometheus=request.prometheus,
@@ -161,16 +167,6 @@ def _gpu_source(text: str | None, prometheus: str | None) -> GpuSource | None:
     return nvml_gpus if text == "nvml" else partial(dcgm_gpus, address_of(text))
 
 
-def _labels(texts: tuple[str, ...]) -> dict[str, str]:
-    made = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip().isidentifier() or not value.strip():
-            raise BadInput(f"'{shorten(text)}' is not a label", field="label", fix="Such as team=search.")
-        made[name.strip()] = value.strip()
-    return made
-
-
 def _in_range(field: str, seconds: float, low: float, high: float) -> float:
     if not low <= seconds <= high:
         raise BadInput(f"must be from {low:g} s to {high:,.0f} s", field=field)
@@ -184,7 +180,7 @@ _BY_HOUR_S = 2 * DAY_S  # the chart has hourly bars for a period up to this long
 def meter_report(request: MeterReportRequest, listener: Listener = SILENT) -> MeterReportResult:
     """Report a period from the meter's ledger, by model, server, day, hour or label."""
     _asked_for(request, time.time())  # refuse impossible times before looking for the ledger
-    keys = tuple(key.strip() for key in request.by.split(",") if key.strip())
+    keys = _keys(request.by)
     planned, on = planned_of(request), gpu_behind(request)
     terms, budgets = sell_terms(request.sell, request.margin), parse_budgets(request.budget or ())
     grid, extras = grid_named(request.grid or WORLD), extras_of(request)
@@ -192,7 +188,12 @@ def meter_report(request: MeterReportRequest, listener: Listener = SILENT) -> Me
         if request.since == "1d" and request.until is None:
             listener.note(f"the last day is shown; for another time: {option('since', '7d')}")
         first, last = stretch(request, book, listener)
-        made = bill(book.spans(first, last), first, last, keys, planned)
+        log = _log_of(request, keys, book, first, last, listener)
+        split = None if log is None else _split(book, first, last, keys, log, on, planned)
+        if log and (tagged := next((budget for budget in budgets if budget.key in log.tags), None)):
+            said = f"{tagged.name}: budgets go by the model and labels of servers, and {tagged.key} is a tag of the log"
+            raise BadInput(said, field="budget")
+        made = split.statement(keys) if split else bill(book.spans(first, last), first, last, keys, planned)
         over = "hour" if last - first <= _BY_HOUR_S else "day"
         in_time = bill(book.spans(first, last), first, last, (over,))
         # A partial day covers other hours than a full one, and so has another price.
@@ -200,7 +201,10 @@ def meter_report(request: MeterReportRequest, listener: Listener = SILENT) -> Me
         days = (
             bill(book.spans(from_s, to_s), from_s, to_s, ("model", "day")) if over == "day" and from_s < to_s else None
         )
-        by_model = bill(book.spans(first, last), first, last, (*keys, "model", "engine")) if terms or on else made
+        if split and (terms or on):
+            by_model = split.statement((*keys, "model", "engine"))
+        else:
+            by_model = bill(book.spans(first, last), first, last, (*keys, "model", "engine")) if terms or on else made
         extent, drawn = book.extent(), book.energy(first, last)
         # Days after the last reading are unknown, not free.
         states = BudgetBook(budgets, book).states(min(last, extent[1]) if extent else last)
@@ -208,7 +212,7 @@ def meter_report(request: MeterReportRequest, listener: Listener = SILENT) -> Me
         path = Path(request.csv)
         bill_csv(made, path)
         listener.note(f"table saved to {path}")
-    found: dict[str, object] = {"unusual": unusual_days(days) if days else ()}
+    found: dict[str, object] = {"unusual": unusual_days(days) if days else (), "split": split and split.summary()}
     if terms:
         found |= {"sale": bill_sale(made, by_model, terms, on)}
     months = (made.until - made.since) / (HOURS_PER_MONTH * SECONDS_PER_HOUR)
@@ -222,6 +226,60 @@ def meter_report(request: MeterReportRequest, listener: Listener = SILENT) -> Me
         note = f"no reading since {datetime.fromtimestamp(extent[1], UTC):%Y-%m-%d %H:%M} UTC"
         listener.note(f"{note}: budgets are as of then" if budgets else note)
     return MeterReportResult(**dict(made), **found, in_time=in_time, over=over, extent=extent)
+
+
+def _keys(by: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(key.strip() for key in by.split(",") if key.strip()))
+
+
+def _log_of(
+    request: LogInputs, keys: Sequence[str], book: Ledger, first: float, last: float, listener: Listener
+) -> TaggedLog | None:
+    """Return what the request log has within the stretch, by those keys that it knows as tags; None without a log."""
+    if request.trace is None:
+        if request.columns is not None:
+            fix = f"Add {option('trace', 'spend.jsonl')}."
+            raise BadInput("is for a request log", field="columns", fix=fix)
+        return None
+    from tokonomics.traffic.readers import open_trace
+
+    if not isinstance(request.trace, str):
+        raise BadInput("must be a file", field="trace")
+    tags = [key for key in keys if key not in LEDGER_KEYS]
+    if not 0 < len(tags) < MOST_LABELS:
+        said = "names more tags than can be split by" if tags else "names no tag of the log to split the dollars by"
+        raise BadInput(said, field="by", fix=f"Such as {option('by', 'team,feature')}, {MOST_LABELS - 1} at most.")
+    file = open_trace(request.trace, columns=request.columns, by=(*tags, MODEL))
+    listener.doing(f"reading {shorten(file.path.name)}")
+    extent = book.extent() or (first, last)
+    log = read_tags(file, tags, max(first, extent[0]), min(last, extent[1]))
+    for said in file.problems.notes:
+        listener.note(f"{shorten(file.path.name)}: {said}")
+    if file.problems.count:
+        bad = f"{plural(file.problems.count, 'row')} cannot be used: {file.problems.first[0]}"
+        listener.note(f"{shorten(file.path.name)}: {bad}")
+    return log
+
+
+def _split(
+    book: Ledger,
+    first: float,
+    last: float,
+    keys: Sequence[str],
+    log: TaggedLog,
+    on: MeteredGpu | None,
+    planned: Planned | None = None,
+) -> BillSplit:
+    """Return the bill of a stretch, split among the senders of a log."""
+    labels = [key for key in keys if key not in (*log.tags, "day", "hour", "model", "engine")]
+    billed = bill(book.spans(first, last), first, last, ("hour", *labels, "model", "engine"), planned)
+    return BillSplit(billed, log, token_costs(billed, on))
+
+
+def is_metered(request: MeterReportRequest, since: float, until: float) -> bool:
+    """Return whether the ledger has anything between two instants."""
+    with Ledger(ledger_of(request), read_only=True) as book:
+        return any(span.end > since for span in book.spans(since, until) if span.start < until)
 
 
 def gpu_behind(request: BehindAddress) -> MeteredGpu | None:
@@ -238,13 +296,20 @@ def meter_export(request: MeterExportRequest, listener: Listener = SILENT) -> Ex
     if request.plan is not None:
         return estimated(Path(request.plan), today())
     _asked_for(request, time.time())
-    on = gpu_behind(request)
+    on, labels = gpu_behind(request), _keys(request.by)
     with Ledger(ledger_of(request), read_only=True) as book, book.snapshot():
         if request.since == "30d" and request.until is None:
             listener.note(f"the last 30 days are exported; for another time: {option('since', '7d')}")
         first, last = stretch(request, book, listener)
         first = first // DAY_S * DAY_S  # charges cover whole days
-        charged = bill(book.spans(first, last), first, last, ("day", "model", request.by), may_lack=(TEAM,))
+        by = ("day", "model", *labels)
+        if (log := _log_of(request, labels, book, first, last, listener)) is not None:
+            split = _split(book, first, last, by, log, on)
+            charged, lacking = split.statement(by), split.summary().not_in_log_share
+            if lacking:
+                listener.note(f"{percent(lacking)} of the metered tokens are not in the log")
+        else:
+            charged = bill(book.spans(first, last), first, last, by, may_lack=(TEAM,))
         by_model = bill(book.spans(first, last), first, last, ("model", "engine"))
     if not charged.lines:
         raise BadInput("the ledger has nothing in this stretch", field="since", fix="Take an earlier start.")
@@ -254,7 +319,7 @@ def meter_export(request: MeterExportRequest, listener: Listener = SILENT) -> Ex
             listener.note(f"{price.model}: one price for every token, {' '.join(price.why_alike.split())}")
         if request.format == ExportFormat.litellm and (needs := cached_needs(price)):
             listener.note(f"{price.model}: {needs}")
-    return exported(charged, request.by, prices, until=max(charged.until, min(last, time.time())))
+    return exported(charged, labels, prices, until=max(charged.until, min(last, time.time())))
 
 
 def export_format(text: str) -> ExportFormat:

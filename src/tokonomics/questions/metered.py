@@ -220,8 +220,12 @@ def _asked_of_prometheus(
             meter.backfill(readings, at)
             listener.doing(f"reading the past up to {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC")
 
-    with TemporaryDirectory() as folder, Ledger(Path(folder) / "past.db") as book:
-        asyncio.run(read(book))
+    with TemporaryDirectory(prefix="tokonomics-") as folder, Ledger(Path(folder) / "past.db") as book:
+        try:
+            asyncio.run(read(book))
+        except TokonomicsError as error:
+            field = "start" if error.field == "prometheus" else error.field
+            raise BadInput(error.what, where=error.where, field=field, fix=error.fix) from None
         return list(book.windows(since))
 
 

@@ -7,7 +7,8 @@ from functools import lru_cache
 import numpy as np
 
 from tokonomics.catalog.layers import KV_PRECISIONS, Precision
-from tokonomics.errors import BadInput, option, shorten
+from tokonomics.catalog.load_models import find_model
+from tokonomics.errors import BadInput, TokonomicsError, option, shorten
 from tokonomics.measure.meter.bill import duration
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.live_meter import MeterSettings
@@ -96,10 +97,18 @@ def setup_of(setup: Setup | None) -> SetupOf:
     """Return a function that adds to the set-up what a server says of itself."""
 
     @lru_cache(maxsize=64)
-    def stated(states: tuple[tuple[str, str], ...]) -> Setup | None:
-        return None if setup is None else as_stated(setup, dict(states))
+    def stated(model: str, states: tuple[tuple[str, str], ...]) -> Setup | None:
+        return None if setup is None or _is_another(model, setup) else as_stated(setup, dict(states))
 
-    return lambda window: stated(tuple(sorted(window.states.items())))
+    return lambda window: stated(window.model, tuple(sorted(window.states.items())))
+
+
+def _is_another(model: str, setup: Setup) -> bool:
+    """Tell whether a server names a model that we know to be another than the one that is simulated."""
+    try:
+        return find_model(model).key != setup.deployment.model.key
+    except TokonomicsError:
+        return False  # a name of the user's own
 
 
 def as_stated(setup: Setup, states: dict[str, str]) -> Setup:

@@ -9,6 +9,7 @@ from tokonomics.measure.meter.bill import StatementSale
 from tokonomics.measure.meter.export import Exported
 from tokonomics.measure.meter.readings import JOULES_PER_KWH, GpuReading
 from tokonomics.measure.meter.state import GroupState, MeterState, MeterTally, Statement, StatementLine, Verdict
+from tokonomics.measure.meter.tags import LogSplit
 from tokonomics.questions.meter import MeterReportResult
 from tokonomics.questions.request import Request
 from tokonomics.report import blocks, charts
@@ -26,6 +27,7 @@ from tokonomics.report.wording import NO_VALUE, marked_old, number_text, percent
 from tokonomics.units import count, gigabytes, percent, plural, seconds, usd
 
 _MOST_ROWS = 20  # what fits a terminal; the sum includes the rest
+_MOST_NAMES = 5
 _MUCH_IDLE = 0.5
 _BASES = (
     "$/Mtok: every paid hour, idle too, over input and output tokens; of output: over answers alone; while busy: busy "
@@ -93,7 +95,7 @@ def _bill(bill: MeterReportResult) -> blocks.View:
             first = f"It goes from {began} to {ended}: take {option('since', began)}."
         yield blocks.section(blocks.line("The ledger has nothing in this stretch."), blocks.hint(first))
         return
-    yield blocks.section(*_measured(bill))
+    yield blocks.section(*_measured(bill), *_told_by_log(bill.split))
     yield _sums(bill.by, bill.lines, total)
     yield blocks.section(*_dollars(total, "the"))
     if bill.sale is not None:
@@ -114,6 +116,7 @@ def _bill(bill: MeterReportResult) -> blocks.View:
         f"{count(total.unseen_tokens)} tokens were counted over gaps and absences, and stand at their ends."
         if total.unseen_tokens
         else "",
+        *_rules(bill.split),
     )
 
 
@@ -129,6 +132,43 @@ def _measured(bill: MeterReportResult) -> Iterable[blocks.Block]:
         parts = ", ".join(f"{seconds(lasted)} in which {why}" for why, lasted in unseen.items() if lasted)
         seen = f"{percent(sum(unseen.values()) / total.seconds)} of {seconds(total.seconds)} of server time"
         yield blocks.line(f"Paid for but not seen: {seen} ({parts}).")
+
+
+def _told_by_log(split: LogSplit | None) -> Iterable[blocks.Line]:
+    """Show whose dollars the log does not tell, and what of it was not used."""
+    if split is None:
+        return
+    if split.not_in_log_share > 0:
+        yield blocks.line(f"{percent(split.not_in_log_share)} of the metered tokens are not in the log.")
+    if split.beyond_share > 0:
+        more = f"{percent(split.beyond_share)} more tokens than were metered"
+        why = "is every server metered, and does it list these requests only?"
+        yield blocks.line(f"The log has {more}: {why} They were scaled down, hour by hour.")
+    if split.untagged:
+        parts = ", ".join(f"{count(number)} without a {tag}" for tag, number in split.untagged.items())
+        yield blocks.line(f"Of {plural(split.requests, 'request')} in the log: {parts}.")
+    left = {
+        "before or after this stretch": split.outside,
+        f"to models that no metered server serves ({', '.join(split.elsewhere_models[:_MOST_NAMES])})": split.elsewhere,
+    }
+    if any(left.values()):
+        parts = ", ".join(f"{count(number)} {why}" for why, number in left.items() if number)
+        yield blocks.line(f"Requests of the log that are left out: {parts}.")
+    if split.unnamed_model:
+        said = f"{plural(split.unnamed_model, 'request')} of the log name no model"
+        yield blocks.line(f"{said}: they count for all models, by what each served in that hour.")
+
+
+def _rules(split: LogSplit | None) -> Iterable[str]:
+    """Say how the dollars were divided."""
+    if split is None:
+        return
+    by = split.weights if split.by_gpu_time else "tokens, every token alike"
+    yield f"Divided among the requests of the log that began in the same hour, by {by}; idle time with them."
+    if split.quiet_usd:
+        yield f"{usd(split.quiet_usd)} of hours without a token is divided as the whole stretch is."
+    if split.cached_said_share < 1 and split.by_gpu_time:
+        yield "Where the log does not say which prompt tokens were cached, the metered share is assumed."
 
 
 def _energy(bill: MeterReportResult) -> Iterable[blocks.Fact]:
@@ -224,7 +264,7 @@ _BILL: dict[str, Callable[[MeterTally], str]] = {
     "in": lambda sums: count(sums.input_total),
     "cached": lambda sums: percent_text(sums.cache_share),
     "out": lambda sums: count(sums.output),
-    "req": lambda sums: count(sums.answered),
+    "req": lambda sums: count(round(sums.answered)),
     "batch": lambda sums: number_text(sums.batch),
     "$/Mtok": lambda sums: usd_text(sums.usd_per_mtok),
     "of output": lambda sums: usd_text(sums.usd_per_mtok_output),

@@ -1,9 +1,10 @@
 """Find the tenant of a request by the labels that the user asks for, in the fields, metadata and tags of a log.
 
-A label (team, feature, user …) is looked for in this order: a field of that name, also with ``_id``, ``_name`` or
-``_alias`` behind it; the names that tools use for it; the same in the metadata; a tag ``team:search`` or
-``team=search``; an attribute whose last part is the label (``app.feature``). A request has one value of each label, so
-costs by label sum to the total cost. The rows that a log is unfolded into are the same for every tool.
+A label (team, feature, user …) is looked for in this order: a field of that name, also with ``_alias`` or ``_name``
+behind it, or under the names that tools use; the same in the metadata; then both with ``_id``, since people know a team
+by its alias and not by a UUID; a tag ``team:search`` or ``team=search``; an attribute whose last part is the label
+(``app.feature``). A request has one value of each label, so costs by label sum to the total cost. The rows that a log
+is unfolded into are the same for every tool.
 """
 
 import json
@@ -20,7 +21,7 @@ from tokonomics.traffic.sources import Unusable
 
 BETWEEN = " / "  # separates the values of several labels in the name of one tenant
 MOST_LABELS = 4
-_ENDINGS = ("", "_id", "_alias", "_name")
+_READABLE = ("_alias", "_name")
 _ALSO = {
     "team": ("user_api_key_team_alias", "user_api_key_team_id"),
     "user": ("end_user", "enduser_id", "user_api_key_end_user_id", "user_api_key_user_id"),
@@ -87,7 +88,9 @@ class Attribution:
         if column == "response" or spelled in (*_NESTED, *_TAGS):
             return True
         labels = [spelling(label) for label in self.by]
-        return any(spelled in _names(label) or spelled.endswith(f"_{label}") for label in labels)
+        return any(
+            any(spelled in names for names in _names(label)) or spelled.endswith(f"_{label}") for label in labels
+        )
 
     def meet(self, columns: Iterable[str]) -> None:
         """Remember all columns of a table, because ``tenant`` sees only those that may hold a label."""
@@ -126,16 +129,23 @@ def _holders(item: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
 
 
 @lru_cache(maxsize=64)
-def _names(label: str) -> tuple[str, ...]:
-    """Return the names that a label may have."""
-    return (*(f"{label}{ending}" for ending in _ENDINGS), *_ALSO.get(label, ()))
+def _names(label: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names that a label may have: those that people read, and then ids."""
+    others = _ALSO.get(label, ())
+    readable = (
+        label,
+        *(f"{label}{ending}" for ending in _READABLE),
+        *(name for name in others if name.endswith(_READABLE)),
+    )
+    return readable, (f"{label}_id", *(name for name in others if name not in readable))
 
 
 def _value(holders: Sequence[Mapping[str, Any]], label: str) -> str | None:
-    for holder in holders:
-        for name in _names(label):
-            if (value := _text(holder.get(name))) is not None:
-                return value
+    for names in _names(label):
+        for holder in holders:
+            for name in names:
+                if (value := _text(holder.get(name))) is not None:
+                    return value
     for holder in holders:
         for name in _TAGS:
             tags = _cell(holder.get(name), "[")  # a list, JSON of one, or words between commas
@@ -160,8 +170,8 @@ def _text(value: Any) -> str | None:
 
 
 _ROW = {
-    "arrival": "start time", "input": "prompt tokens", "output": "answer tokens", "usd": "cost", "tenant": "tenant",
-    "session": "session", "ended": "end time",
+    "arrival": "start time", "input": "prompt tokens", "output": "answer tokens", "usd": "cost",
+    "cached": "cached tokens", "tenant": "tenant", "session": "session", "ended": "end time",
 }  # fmt: skip
 """The names of an unfolded row's fields, also used in messages."""
 Row = dict[str, Any]

@@ -133,6 +133,7 @@ _RULES = {
     "priority": _Rule(counts, MOST_URGENT, LEAST_URGENT, "a whole number"),
     "patience": _Rule(waits, math.ulp(0.0), math.inf, "a time above 0"),
     "usd": _Rule(dollars, 0, MOST_USD, f"dollars from 0 to {MOST_USD:,.0f}"),
+    "cached": _Rule(counts, 0, MOST_TOKENS),
     "pause": _Rule(waits, 0, math.inf),
     "took": _Rule(waits, 0, math.inf),
     "ended": _Rule(seconds, -MOST_S, MOST_S),
@@ -178,7 +179,7 @@ def clean(raw: pl.DataFrame, layout: LogLayout) -> tuple[pl.DataFrame, pl.DataFr
         "usd": pl.when(pl.col("usd_raw").is_null()).then(0.0).otherwise(pl.col("usd")).alias("usd"),
         "prefix": pl.col("prefix") if layout.prefix_is_key else pl.col("prefix").fill_null([]),
         **{name: pl.col(name).cast(pl.String) for name in ("session", "request", "parent")},
-        **{name: pl.col(name) for name in ("pause", "took", "ended")},
+        **{name: pl.col(name) for name in ("cached", "pause", "took", "ended")},
     }
     optional = [column for name, column in tidy.items() if name in raw.columns]
     return kept.select(*REQUIRED, *optional), marked.filter(~pl.col("good"))

@@ -43,6 +43,8 @@ class Export:
     """The columns of each field of a request, for exports that may be tables of any length."""
     telling: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The columns that say whether a row is a request, and whose; with the keys that matter if one holds objects."""
+    cached: tuple[str, ...] = ()
+    """Where a table has the cached tokens: a column that holds objects, and the JSON paths in it."""
     rows: LogLayout | None = None
     """The rows that it is unfolded into, if they have other fields than those of the other tools."""
 
@@ -55,7 +57,7 @@ class Export:
         there = {name: tuple((one,) for one in names if one in columns) for name, names in self.columns.items()}
         if not all(there.get(name) for name in REQUIRED) or any(len(names) > 1 for names in there.values()):
             return None
-        return known.moved(tenant=(), **there)
+        return known.moved(tenant=(), cached=(), **there)
 
 
 def export_of(objects: Iterable[Any]) -> Export | None:
@@ -131,6 +133,7 @@ def _langfuse(item: Item, unfolding: Unfolding) -> Iterator[Row | str]:
             input=prompt,
             output=0 if answer is None else answer,  # an embedding writes nothing
             usd=_sum(costs.values()) if cost is None else cost,
+            cached=_langfuse_cached(details),
             tenant=unfolding.tenant(item, as_object(item.get("metadata")).get("tenant"), user),
             session=_first(item, "sessionId", "session_id", "traceId", "trace_id"),
             ended=_first(item, "endTime", "end_time"),
@@ -145,9 +148,18 @@ def _langfuse_prompt(details: Item) -> Any:
     if details.get("total") is not None and _sum((whole, rest)) == _sum((details["total"],)):
         return whole  # it already includes cached tokens
     written = any("cache" in key and "creation" in key for key in own)
-    read = any("cache" in key and "creation" not in key for key in own)
+    read = any(map(_is_cached, own))
     cached = {"cache_read_input_tokens": read, "cache_creation_input_tokens": written}
     return _sum((whole, *(details.get(name) for name, is_counted in cached.items() if not is_counted)))
+
+
+def _is_cached(key: str) -> bool:
+    return key.startswith("input") and "cache" in key and "creation" not in key
+
+
+def _langfuse_cached(details: Item) -> Any:
+    found = _sum(value for key, value in details.items() if _is_cached(key))
+    return details.get("cache_read_input_tokens") if found is None else found
 
 
 # --- LiteLLM --------------------------------------------------------------------------------------------------------
@@ -162,6 +174,9 @@ _LITELLM = {
 }
 
 
+_LITELLM_CACHED = ("prompt_tokens_details.cached_tokens", "cache_read_input_tokens")
+
+
 def _litellm(item: Item, unfolding: Unfolding) -> Iterator[Row | str]:
     if str(item.get("cache_hit")).lower() == "true":
         yield "requests that LiteLLM answered from its own cache are left out"
@@ -169,10 +184,14 @@ def _litellm(item: Item, unfolding: Unfolding) -> Iterator[Row | str]:
         yield "failed requests without tokens are left out"
     else:
         metadata = as_object(item.get("metadata"))
-        team = item.get("team_id") or metadata.get("user_api_key_team_id")
+        alias = item.get("team_alias") or metadata.get("user_api_key_team_alias")
+        team = alias or item.get("team_id") or metadata.get("user_api_key_team_id")
         tenant = unfolding.tenant(item, metadata.get("tenant"), team, item.get("end_user"), item.get("user"))
-        spend = _first(item, *_LITELLM["usd"])
-        yield row(**{name: item.get(names[0]) for name, names in _LITELLM.items()} | {"usd": spend, "tenant": tenant})
+        usage = as_object(metadata.get("usage_object"))
+        counts = {**usage, **as_object(usage.get("prompt_tokens_details"))}
+        cached = _first(counts, *(name.rpartition(".")[2] for name in _LITELLM_CACHED))
+        found = {"usd": _first(item, *_LITELLM["usd"]), "tenant": tenant, "cached": cached}
+        yield row(**{name: item.get(names[0]) for name, names in _LITELLM.items()} | found)
 
 
 # --- OpenTelemetry --------------------------------------------------------------------------------------------------
@@ -254,6 +273,7 @@ def _otlp(item: Item, unfolding: Unfolding) -> Iterator[Row | str]:
                 arrival=_first(span, "startTimeUnixNano", "start_time_unix_nano"),
                 input=prompt,
                 output=0 if answer is None else answer,
+                cached=stated.get("gen_ai.usage.cache_read.input_tokens"),
                 usd=stated.get("gen_ai.usage.cost"),  # not in any convention, but OpenLIT and Langfuse write it
                 tenant=unfolding.tenant({**shared, **stated}, user, shared.get("service.name")),
                 session=_session_of(span, stated, unfolding),
@@ -370,9 +390,10 @@ EXPORTS = (
         "LiteLLM spend log",
         lambda item: {"startTime", "prompt_tokens"} <= item.keys() and ("spend" in item or "response_cost" in item),
         _litellm,
-        "the teams (team_id), else end_user, else user",
+        "the teams (team_alias, else team_id), else end_user, else user",
         columns=_LITELLM,
-        telling={"metadata": ("tenant", "user_api_key_team_id")}
-        | dict.fromkeys(("cache_hit", "status", "team_id", "end_user", "user"), ()),
+        cached=("metadata", *(f"$.usage_object.{name}" for name in _LITELLM_CACHED)),
+        telling={"metadata": ("tenant", "user_api_key_team_alias", "user_api_key_team_id")}
+        | dict.fromkeys(("cache_hit", "status", "team_alias", "team_id", "end_user", "user"), ()),
     ),
 )

@@ -88,6 +88,11 @@ LOG_FIELDS = {
         "shared beginning of the prompt", likely="hash_ids prefix_blocks block_hashes prefix_hash prefix_id prefix"
     ),
     "usd": LogField("cost", "usd cost cost_usd usd_cost total_cost spend"),
+    "cached": LogField(
+        "prompt tokens found in a cache",
+        "cached_tokens n_cached_tokens num_cached_tokens cached_input_tokens input_cached_tokens cached_prompt_tokens "
+        "cache_read_tokens cache_read_input_tokens",
+    ),
     # The fields of sessions (``OF_SESSIONS``) begin here.
     "session": LogField(
         "session",
@@ -111,8 +116,8 @@ OF_SESSIONS = FIELDS[FIELDS.index("session") :]
 USUAL_NAMES = {name: tuple(known.usual.split()) for name, known in LOG_FIELDS.items() if known.usual}
 COLUMNS_HELP = option(
     "columns",
-    "arrival=TIME,input=PROMPT_TOKENS,output=ANSWER_TOKENS[,tenant=…,priority=…,patience=…,prefix=…,usd=…,session=…,"
-    "request=…,parent=…,pause=…,took=…,ended=…]",
+    "arrival=TIME,input=PROMPT_TOKENS,output=ANSWER_TOKENS[,tenant=…,priority=…,patience=…,prefix=…,usd=…,cached=…,"
+    "session=…,request=…,parent=…,pause=…,took=…,ended=…]",
 )
 KNOWN = (
     "Azure LLM, BurstGPT (CSV); Mooncake, Qwen-Bailian, OpenAI-style usage and batches (JSON lines); "
@@ -214,6 +219,8 @@ _OPENAI = layout(
         "arrival": f"startTime|start_time|request_time|{_anywhere('created', 'created_at')}|timestamp|time",
         "input": f"{_anywhere('usage.prompt_tokens', 'usage.input_tokens')}|prompt_tokens|input_tokens",
         "output": f"{_anywhere('usage.completion_tokens', 'usage.output_tokens')}|completion_tokens|output_tokens",
+        "cached": _anywhere("usage.prompt_tokens_details.cached_tokens", "usage.input_tokens_details.cached_tokens")
+        + "|cached_tokens",
         "tenant": "metadata.tenant|user|end_user|response.body.metadata.tenant|response.body.user",
         "session": "session_id|conversation_id|metadata.session_id|metadata.conversation_id",
         "request": "request_id",

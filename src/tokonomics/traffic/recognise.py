@@ -232,6 +232,9 @@ class _LogFile:
             some = pl.when(tokens.is_null() | tokens.is_in(_NO_TOKENS)).then(tokens).otherwise(pl.lit("1"))
             more[fields.label("input")] = some
         names = [name for name in telling if name not in nested] + [*more]
+        column, *paths = (export.cached if export else ()) or ("",)
+        cells = [pl.col(f"{BESIDE}{column}").str.json_path_match(path) for path in paths if column in telling]
+        cached = {"cached": pl.coalesce(*cells, pl.lit(None, pl.String))} if paths else {}
 
         @lru_cache(_REMEMBERED)
         def tenant_or_reason(*cells: Any) -> tuple[str | None, str | None]:
@@ -250,7 +253,8 @@ class _LogFile:
                 left = found["left"].drop_nulls().to_frame().group_by("left", maintain_order=True).len()
                 unfolding.left_out.update(dict(left.iter_rows()))
                 own = [name for name in batch.columns if not name.startswith(BESIDE)]
-                yield batch.select(own).with_columns(found["tenant"]).filter(found["left"].is_null())
+                kept = batch.select(*own, **cached).with_columns(found["tenant"])
+                yield kept.filter(found["left"].is_null())
 
         return Log(layout, batches, "line" if table.separator else "row", unfolding=unfolding)
 

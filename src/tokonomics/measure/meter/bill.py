@@ -45,6 +45,7 @@ from tokonomics.units import DAY_S, SECONDS_PER_HOUR
 _PERIODS = {"day": DAY_S, "hour": SECONDS_PER_HOUR}
 _FIELDS = ("model", "target", "engine")
 _ALIASES = {"server": "target"}
+LEDGER_KEYS = (*_PERIODS, *_FIELDS, *_ALIASES)  # all other keys are labels
 _LONGEST_S = 1e10  # three hundred years
 
 
@@ -73,7 +74,7 @@ def bill(
             group = tuple(_value(piece, _ALIASES.get(name, name)) for name in by)
             groups[group] = groups[group] + tally(piece, batch)
     for key in by:
-        if key not in (*_PERIODS, *_FIELDS, *_ALIASES, *labels, *may_lack):
+        if key not in (*LEDGER_KEYS, *labels, *may_lack):
             there = f"There are: {', '.join((*_FIELDS, *_PERIODS, *sorted(labels)))}."
             fix = f"{there} Give servers labels with: tokonomics meter … --label team=search"
             raise BadInput(f"nothing in this stretch has a '{shorten(key)}'", field="by", fix=fix)

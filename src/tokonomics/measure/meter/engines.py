@@ -45,6 +45,17 @@ class Sample(NamedTuple):
     name: str
     labels: Mapping[str, str]
     value: float
+    series: "Series | None" = None
+
+
+class Series(NamedTuple):
+    """What does not change of a sample from page to page, worked out once."""
+
+    name: str
+    labels: Mapping[str, str]
+    key: str  # its name, and its labels without those of the model and of ranks that do the same work
+    rank: tuple[int, ...]
+    model: str
 
 
 class Pick(NamedTuple):
@@ -88,6 +99,7 @@ class EngineWords:
     waiting: Choice
     kv_share: Choice
     states: str = ""  # the sample whose labels state the set-up
+    build: Sequence[str] = ()  # the page and the field that state the version
     lumpy: bool = True  # tokens are counted only when a request ends
     moves_within: Sequence[str] = ()  # samples of work that change while a request runs
     frontend: bool = False  # it passes requests on to engines, which may count the same tokens
@@ -173,12 +185,26 @@ def _sample(line: str) -> Sample:
     if parts is None:
         return _parsed(line)
     series = _series(parts[1])
-    return Sample(series.name, series.labels, float(parts[2]))
+    return Sample(series.name, series.labels, float(parts[2]), series)
 
 
 @lru_cache(maxsize=_KNOWN_SERIES)
-def _series(text: str) -> Sample:
-    return _parsed(f"{text} 0")
+def _series(text: str) -> Series:
+    return _series_of(_parsed(f"{text} 0"))
+
+
+def _series_of(sample: Sample) -> Series:
+    if sample.series is not None:
+        return sample.series
+    name, labels = sample.name, sample.labels
+    kept = sorted(pair for pair in labels.items() if pair[0] not in _SAME_WORK and pair[0] not in _MODEL)
+    told = (labels.get(rank, "") for rank in _SAME_WORK)
+    return Series(
+        name, labels,
+        key=f"{name}{{{','.join(f'{label}={value}' for label, value in kept)}}}" if kept else name,
+        rank=tuple(int(text[:9]) if text.isascii() and text.isdigit() else 0 for text in told),
+        model=next((labels[label] for label in _MODEL if label in labels), ""),
+    )  # fmt: skip
 
 
 def _parsed(line: str) -> Sample:
@@ -221,22 +247,22 @@ def readings_of(
     words = engine_of(samples, found)
     by_model: dict[str, dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
     started = None
-    values: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+    values: dict[tuple[str, str, tuple[int, ...]], float] = {}
     for sample in samples:
-        if values.setdefault((sample.name, frozenset(sample.labels.items())), sample.value) != sample.value:
+        series = _series_of(sample)
+        if values.setdefault((series.key, series.model, series.rank), sample.value) != sample.value:
             raise Missed(f"{sample.name} stands twice on the page, with two values: it cannot be trusted")
         if sample.name == STARTED:
             started = sample.value
         elif sample.name.startswith(words.prefix):
-            model = next((sample.labels[name] for name in _MODEL if name in sample.labels), "")
-            by_model[model][sample.name.removeprefix(words.prefix)].append(sample)
+            by_model[series.model][sample.name.removeprefix(words.prefix)].append(sample)
     if len(by_model) > MOST_MODELS:
         raise Missed(f"the page names {len(by_model):,} models: more than {MOST_MODELS:,} cannot be told apart")
     if "" in by_model and len(by_model) > 1:
         # Samples without a model belong to the whole server: add them to the first model, so that nothing is lost.
         unnamed = by_model.pop("")
-        for name, series in unnamed.items():
-            by_model[min(by_model)][name] += series
+        for name, listed in unnamed.items():
+            by_model[min(by_model)][name] += listed
     of_server = {"target": target, "at": at, "started": started, "labels": dict(labels or {})}
     return [_reading(words, by_name, **of_server, model=model) for model, by_name in by_model.items()]
 
@@ -287,14 +313,7 @@ def _chosen(choice: Choice, by_name: Mapping[str, Sequence[Sample]]) -> dict[str
     for pick in picks:
         for sample in by_name.get(pick.name, ()):
             if pick.takes(sample.labels):
-                told = (sample.labels.get(name, "") for name in _SAME_WORK)
-                rank = tuple(int(text[:9]) if text.isascii() and text.isdigit() else 0 for text in told)
-                key = _series_key(sample)
-                if key not in chosen or rank < chosen[key][0]:
-                    chosen[key] = rank, sample
+                series = _series_of(sample)
+                if series.key not in chosen or series.rank < chosen[series.key][0]:
+                    chosen[series.key] = series.rank, sample
     return {key: sample for key, (_, sample) in chosen.items()}
-
-
-def _series_key(sample: Sample) -> str:
-    kept = sorted(pair for pair in sample.labels.items() if pair[0] not in _SAME_WORK and pair[0] not in _MODEL)
-    return f"{sample.name}{{{','.join(f'{name}={value}' for name, value in kept)}}}" if kept else sample.name

@@ -1,7 +1,7 @@
 """Export what metered or planned tokens cost, for the tools that people already run.
 
 - **litellm**: a price file (its ``model_cost`` map), so that a self-hosted model no longer costs $0 there.
-- **focus**: rows of FOCUS 1.2, one for each day, model and team.
+- **focus**: rows of FOCUS 1.2, one for each day, model and team, or for each value of several labels or tags.
 - **openmetrics**: sums by day with their time, as ``promtool tsdb create-blocks-from openmetrics`` takes them.
 - **csv**: the same for a spreadsheet.
 
@@ -40,13 +40,12 @@ _SELF = "Self-hosted"  # provider, publisher and issuer: whoever runs the server
 
 
 class Charge(Noun):
-    """What one model cost one team over one period."""
+    """What one model cost over one period, for one value of each label of its servers or tag of a request log."""
 
     start: datetime
     end: datetime
     model: str
-    team: str  # empty if there is none
-    label: str  # the label that names teams, such as ``team``
+    tags: dict[str, str]  # such as team and feature; a value is empty if there is none
     usd: Decimal = Field(ge=0)
     server_s: NonNegativeFloat
     input_computed: NonNegativeFloat
@@ -70,6 +69,8 @@ def focus_row(charge: Charge) -> dict[str, str]:
     )
     said = "Estimate from a plan" if charge.is_estimate else "Metered server time"
     about = f"{said} of {charge.model or 'an unnamed model'}, idle time included"
+    tags = {name: value for name, value in charge.tags.items() if value}
+    account = next(iter(charge.tags.values()), "")
     return {
         "BilledCost": cost, "BillingAccountId": "self-hosted", "BillingAccountName": _SELF, "BillingCurrency": "USD",
         "BillingPeriodEnd": ends, "BillingPeriodStart": begins, "ChargeCategory": "Usage", "ChargeClass": "",
@@ -79,8 +80,8 @@ def focus_row(charge: Charge) -> dict[str, str]:
         "PricingQuantity": hours, "PricingUnit": "Hours", "ProviderName": _SELF, "PublisherName": _SELF,
         "ResourceId": charge.model, "ResourceName": charge.model, "ResourceType": "Model" if charge.model else "",
         "ServiceCategory": "AI and Machine Learning", "ServiceName": "LLM inference",
-        "ServiceSubcategory": "Generative AI", "SubAccountId": charge.team, "SubAccountName": charge.team,
-        "Tags": json.dumps({charge.label: charge.team}) if charge.team else "",
+        "ServiceSubcategory": "Generative AI", "SubAccountId": account, "SubAccountName": account,
+        "Tags": json.dumps(tags, ensure_ascii=False) if tags else "",
         "x_InputTokens": _decimal(charge.input_computed), "x_CachedInputTokens": _decimal(charge.input_cached),
         "x_OutputTokens": _decimal(charge.output), "x_Requests": _decimal(charge.requests),
         "x_IsEstimate": "true" if charge.is_estimate else "false",
@@ -117,17 +118,17 @@ class Exported(Noun):
     prices: tuple[TokenCost, ...]
 
 
-def exported(billed: Statement, label: str, prices: Sequence[TokenCost], until: float) -> Exported:
-    """Return a bill by day, model and a label; a day that was not over at ``until`` is charged up to then."""
+def exported(billed: Statement, labels: Sequence[str], prices: Sequence[TokenCost], until: float) -> Exported:
+    """Return a bill by day, model and labels; a day that was not over at ``until`` is charged up to then."""
     total = cents(billed.total.usd)
     charges = []
     for line, usd in zip(billed.lines, in_cents([line.sums.usd for line in billed.lines], total), strict=True):
-        day, model, team = line.group
+        day, model, *values = line.group
         start = datetime.combine(date.fromisoformat(day), time(), UTC)
         charge = Charge(
             start=start, end=min(start + timedelta(days=1), datetime.fromtimestamp(math.ceil(until), UTC)),
-            model=model, team=team, label=label, usd=usd, server_s=line.sums.seconds, requests=line.sums.answered,
-            **copied(line.sums, *_KINDS),
+            model=model, tags=dict(zip(labels, values, strict=True)), usd=usd, server_s=line.sums.seconds,
+            requests=line.sums.answered, **copied(line.sums, *_KINDS),
         )  # fmt: skip
         charges.append(charge)
     first, last = (datetime.fromtimestamp(at, UTC) for at in (billed.since, billed.until))
@@ -149,7 +150,7 @@ def estimated(path: Path, today: date) -> Exported:
         requests = load["rate"] * HOURS_PER_MONTH * SECONDS_PER_HOUR
         total = cents(best["usd_per_month"] * times)
         charge = Charge(
-            start=start, end=end, model=best["model"], team="", label="team", usd=total,
+            start=start, end=end, model=best["model"], tags={"team": ""}, usd=total,
             server_s=best["instances"] * HOURS_PER_MONTH * SECONDS_PER_HOUR * times,
             input_computed=load["input_tokens"] * requests * times, input_cached=0.0,
             output=load["output_tokens"] * requests * times, requests=requests * times, is_estimate=True,
@@ -236,18 +237,18 @@ def _litellm(export: Exported) -> str:
 
 def _openmetrics(export: Exported) -> str:
     """Write counters that grow from day to day, by model and label; prices at the end."""
-    team = _team_column(export)
+    names = _columns(export)
     about = "Estimated by a plan" if export.is_estimate else "From the ledger"
     cost = CounterMetricFamily(
-        "llm_ledger_cost_usd", f"{about}: US dollars since the first day of this file.", labels=["model", team]
+        "llm_ledger_cost_usd", f"{about}: US dollars since the first day of this file.", labels=["model", *names]
     )
-    tokens = CounterMetricFamily("llm_ledger_tokens", f"{about}: tokens likewise.", labels=["model", team, "kind"])
+    tokens = CounterMetricFamily("llm_ledger_tokens", f"{about}: tokens likewise.", labels=["model", *names, "kind"])
     price = GaugeMetricFamily(
         "llm_ledger_price_usd_per_million_tokens", f"{about}: over the whole of it.", labels=["model", "kind"]
     )
-    series: dict[tuple[str, str], list[Charge]] = defaultdict(list)
+    series: dict[tuple[str, ...], list[Charge]] = defaultdict(list)
     for charge in sorted(export.charges, key=lambda charge: charge.start):
-        series[charge.model, charge.team].append(charge)
+        series[charge.model, *charge.tags.values()].append(charge)
     for who, charges in sorted(series.items()):
         for family, kind in ((cost, "usd"), *((tokens, kind) for kind in _KINDS)):
             labels = who if family is cost else (*who, kind)
@@ -260,20 +261,23 @@ def _openmetrics(export: Exported) -> str:
     return encoded([cost, tokens, price], "application/openmetrics-text")[0].decode()
 
 
-def _team_column(export: Exported) -> str:
-    """Return the name of teams as a column or label beside ``model`` and ``kind``."""
-    label = next((charge.label for charge in export.charges), "team")
-    return label if label.isidentifier() and label.isascii() and label not in _TAKEN else "team"
+def _columns(export: Exported) -> list[str]:
+    """Return the names of the tags as columns or labels beside ``model`` and ``kind``."""
+    names = next((list(charge.tags) for charge in export.charges), ["team"])
+    usable = [name.isidentifier() and name.isascii() and name not in _TAKEN for name in names]
+    if len(names) == 1:
+        return names if usable[0] else ["team"]
+    return [name if good else f"tag{place}" for place, (name, good) in enumerate(zip(names, usable, strict=True), 1)]
 
 
 def _csv(export: Exported) -> str:
-    prices = {price.model: price for price in export.prices}
+    prices, names = {price.model: price for price in export.prices}, _columns(export)
     return _table([
         {
             # The day, or the second if the day was not over.
             **{name: f"{at:%Y-%m-%d}" if at.time() == time() else f"{at:%Y-%m-%dT%H:%M:%SZ}"
                for name, at in (("from", charge.start), ("to", charge.end))},
-            "model": charge.model, _team_column(export): charge.team,
+            "model": charge.model, **dict(zip(names, charge.tags.values(), strict=True)),
             "usd": charge.usd, "hours": charge.server_s / SECONDS_PER_HOUR, **copied(charge, *_KINDS, "requests"),
             **{f"usd_per_mtok_{kind}_over_all_days": getattr(prices.get(charge.model), kind, "") for kind in _PRICED},
             "is_estimate": str(charge.is_estimate).lower(),

@@ -25,7 +25,7 @@ from tokonomics.measure.meter.readings import (
     joules_used,
 )
 from tokonomics.measure.meter.spans import PaidTime, WatchedSpan, cut_every, tally
-from tokonomics.measure.meter.spending import BudgetBook, MonthlyBudget, Prices
+from tokonomics.measure.meter.spending import BudgetBook, LabelOf, MonthlyBudget, Prices
 from tokonomics.measure.meter.state import BudgetState, GroupState, MeterState, MeterTally, Planned
 from tokonomics.measure.meter.watch import LONG_S, MOST_AWAY_S, Frontends, Watch
 from tokonomics.measure.meter.windows import WINDOW_S, Windows
@@ -45,7 +45,7 @@ class MeterSettings:
     price_from: str = "as given"
     every_s: float = 15.0
     beats: int | None = None  # intervals after which it ends; None: when told to
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Sequence[LabelOf] = ()
     planned: Planned | None = None
     from_now: bool = False
     prometheus: str | None = None  # the address of one that scrapes engines already
@@ -59,7 +59,8 @@ class MeterSettings:
     usd_per_kwh: float | None = None
     budgets: Sequence[MonthlyBudget] = ()
     window_s: float = WINDOW_S
-    in_buckets: bool = False  # also ask a Prometheus for histograms; an engine's own page has them anyway
+    in_buckets: bool = False
+    """Also ask a Prometheus for histograms, which an engine's own page has anyway, and servers for their versions."""
 
 
 @dataclass

@@ -18,6 +18,7 @@ from tokonomics.measure.meter.ledger import Ledger, Mark
 from tokonomics.measure.meter.live_meter import Meter, MeterSettings
 from tokonomics.measure.meter.readings import Clock, Source, SystemClock
 from tokonomics.measure.meter.scrape import AT_ONCE, EngineSource, address_of, authorization, on_loopback
+from tokonomics.measure.meter.spending import labels_of
 from tokonomics.measure.meter.state import MeterState
 from tokonomics.units import plural
 
@@ -52,7 +53,10 @@ async def _run(asked: MeterSettings, ledger: Ledger, show: Show, say: Say, besid
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=max(15.0, 2 * asked.every_s))
     at_once = asyncio.Semaphore(AT_ONCE)
     async with aiohttp.ClientSession(connector=connector, headers=authorization()) as session:
-        sources: list[Source] = [EngineSource(address, session, clock, asked.labels, at_once) for address in addresses]
+        sources: list[Source] = [
+            EngineSource(address, session, clock, labels_of(address, asked.labels), at_once, asked.in_buckets)
+            for address in addresses
+        ]
         fleet = _fleet(asked, clock, ledger)
         meter = Meter([*sources, *([fleet] if fleet else [])], ledger, clock, asked)
         since = _past_from(asked, ledger)

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from tokonomics.errors import shorten
@@ -193,13 +194,23 @@ def glimpse(
     )
 
 
+@lru_cache(maxsize=1 << 14)  # our choice: every server of an engine has the same ones
+def _bound(key: str) -> float | None:
+    """Return the upper bound of a histogram's series; None if it states none."""
+    _, _, text = key.partition("le=")
+    with suppress(ValueError):
+        return min(float(text.rstrip("}").partition(",")[0]), BEYOND)
+    return None
+
+
 def _in_buckets(rises: Mapping[str, float]) -> dict[float, float]:
     """Return how many values came into each bucket, from the rises of its series, which count all smaller ones too."""
     up_to: dict[float, float] = defaultdict(float)
+    if not any(rises.values()):
+        return {}
     for key, rise in rises.items():
-        _, _, text = key.partition("le=")
-        with suppress(ValueError):
-            up_to[min(float(text.rstrip("}").partition(",")[0]), BEYOND)] += rise
+        if (bound := _bound(key)) is not None:
+            up_to[bound] += rise
     found, before, highest = dict[float, float](), 0.0, max(up_to.values(), default=0.0)
     for bound, count in sorted(up_to.items()):
         if before < highest:  # empty buckets too, as each is the lower end of the next

@@ -80,6 +80,43 @@ def parse_prices(texts: Iterable[str], gpus: int) -> tuple[PriceOf, ...]:
     return tuple(prices)
 
 
+@dataclass(frozen=True)
+class LabelOf:
+    """A label of the server at an address; without an address, of all servers."""
+
+    address: str
+    name: str
+    value: str
+
+
+def parse_labels(texts: Iterable[str], urls: Iterable[str]) -> tuple[LabelOf, ...]:
+    """Read labels such as ``team=search`` or ``http://gpu1:8000:team=search``, for the servers at ``urls``."""
+    from tokonomics.measure.meter.scrape import address_of, on_loopback
+
+    known = {on_loopback(address_of(url)) for url in urls}
+    labels = []
+    for text in texts:
+        who, equals, value = text.partition("=")
+        of, _, name = (part.strip() for part in who.rpartition(":"))
+        if not equals or not name.isidentifier() or not value.strip():
+            fix = "Such as team=search, or http://gpu1:8000:team=search for one of several servers."
+            raise BadInput(f"'{shorten(text)}' is not a label", field="label", fix=fix)
+        address = on_loopback(address_of(of)) if of else ""
+        if address and address not in known:
+            there = f"They are: {', '.join(map(shorten, sorted(known)))}." if known else None
+            raise BadInput(f"{shorten(address)} is none of the servers given", field="label", fix=there)
+        labels.append(LabelOf(address, name, value.strip()))
+    return tuple(labels)
+
+
+def labels_of(address: str, labels: Iterable[LabelOf]) -> dict[str, str]:
+    """Return the labels of a server: its own before those of all servers."""
+    from tokonomics.measure.meter.scrape import on_loopback
+
+    ordered = sorted(labels, key=lambda label: bool(label.address))
+    return {label.name: label.value for label in ordered if label.address in ("", on_loopback(address))}
+
+
 def find_offer(text: str) -> Offer:
     """Return the machine of a provider, such as ``aws:p5.48xlarge`` (or with a slash), in its cheapest region."""
     provider, sign, instance = text.replace("/", ":").partition(":")

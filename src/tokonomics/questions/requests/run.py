@@ -5,6 +5,7 @@ from tokonomics.questions.inputs import (
     About,
     GpuPrice,
     Layout,
+    LogInputs,
     Market,
     ModelSource,
     Objectives,
@@ -338,24 +339,43 @@ class Budgeted(Request):
     )
 
 
-class MeterReportRequest(InLedger, AgainstPlan, Selling, BehindAddress, Budgeted, Staffed, OnGrid):
+class MeterReportRequest(InLedger, AgainstPlan, Selling, BehindAddress, Budgeted, Staffed, OnGrid, LogInputs):
     """
+    With a request log (LiteLLM, Langfuse, OpenTelemetry, OpenAI, CSV …) dollars are divided by its tags.
+
     Examples:
       tokonomics meter report --since 7d --by model,day
+      tokonomics meter report --since 7d --trace spend.jsonl --by team,feature --gpu H100
       tokonomics meter report --since 30d --by team --sell 0.20/0.80 --budget team=search:1500
       tokonomics meter report --since 2026-11-01 --until 2026-11-08 --by team --csv week.csv
       tokonomics meter report --since 1d --by hour --chart day.png
+      tokonomics meter report --every week --html report.html --trace spend.jsonl --by team,feature
+      tokonomics meter report --every week --html report.html --send 'mail -s "LLM costs" finops@example.com'
     """
 
-    FIRST = ("since", "until", "by")
+    FIRST = ("since", "until", "by", "trace", "columns")
 
     since: Text = declared("From: 7d, 90m ago, or 2026-11-08 (UTC).", "1d", example="7d")
     until: Text | None = declared("To, written the same way.", without="now", example="2026-11-08")
-    by: Text = declared("model, target, engine, day, hour or any label, with commas.", "model,day")
+    by: Text = declared(
+        "model, target, engine, day, hour, any label, or with --trace any tag of the log; with commas.", "model,day"
+    )
     csv: Text | None = saved("Save the lines as a table.", "week.csv")
 
 
-class MeterExportRequest(InLedger, BehindAddress):
+class EveryWeek(Request):
+    """Reports of every week, which the command line writes; not part of the question."""
+
+    every: Text | None = declared(
+        "Write a report of every week when it is over, until Ctrl-C: week. Give --html its name.", example="week"
+    )
+    send: Text | None = declared(
+        "With --every: a command that gets each report as its input; {file} and {week} are filled in.",
+        example="mail -s 'LLM costs, {week}' finops@example.com",
+    )
+
+
+class MeterExportRequest(InLedger, BehindAddress, LogInputs):
     """
     litellm: a price file for litellm.register_model. focus: rows of FOCUS 1.2, a day, model and team each.
     openmetrics: for promtool tsdb create-blocks-from openmetrics. Dollars are cents that sum to the ledger's total.
@@ -363,17 +383,22 @@ class MeterExportRequest(InLedger, BehindAddress):
     Examples:
       tokonomics meter export litellm --since 30d --gpu H100 > prices.json
       tokonomics meter export focus --since 2026-11-01 --until 2026-12-01 --out november.csv
+      tokonomics meter export focus --since 30d --trace spend.jsonl --by team,feature --out november.csv
       tokonomics meter export litellm --plan plan.json > estimate.json
     """
 
-    FIRST = ("format", "since", "until", "by")
+    FIRST = ("format", "since", "until", "by", "trace", "columns")
 
     format: Text = declared(
         "litellm, focus, openmetrics or csv.", ..., place=Placement.FIRST, metavar="FORMAT", example="litellm"
     )
     since: Text = declared("From: 7d, 90m ago, or 2026-11-08 (UTC).", "30d", example="7d")
     until: Text | None = declared("To, written the same way.", without="now", example="2026-11-08")
-    by: Text = declared("The label that says whose a charge is.", "team", example="team")
+    by: Text = declared(
+        "Labels of the servers that say whose a charge is, or with --trace tags of the log; with commas.",
+        "team",
+        example="team,feature",
+    )
     plan: Text | None = declared(
         "Export what will be paid instead: the file of `tokonomics plan … --json`.", kind=Kind.FILE, example="plan.json"
     )
@@ -409,14 +434,17 @@ class MeterWatchRequest(Servers, InLedger, AgainstPlan, Budgeted):
 
     Examples:
       tokonomics meter http://localhost:8000 --usd-per-hour 2.49
-      tokonomics meter http://gpu1:8000 http://gpu2:8000 --gpu H100 --gpus 2 --label team=search
+      tokonomics meter http://gpu1:8000 http://gpu2:8000 --gpu H100 --gpus 2 --label http://gpu1:8000:team=search
       tokonomics meter http://localhost:8000 --usd-per-hour 2.49 --planned-usd-per-mtok 0.35 --planned-batch 48
       tokonomics meter http://gpu1:8000 --offer aws:p5.48xlarge
       tokonomics meter --prometheus http://prometheus:9090 --gpu H100 --price gpu=L4:0.80
     """
 
     from_now: Switch = declared("Leave out the time since the last meter on this ledger.", False)
-    label: Texts | None = declared("For reports: team=search. Repeat it for more.", example=["team=search"])
+    label: Texts | None = declared(
+        "For reports: team=search, or of one server: http://gpu1:8000:team=search. Repeat it for more.",
+        example=["team=search"],
+    )
     prometheus: Text | None = declared("Read engines through the Prometheus that scrapes them.", example=PROMETHEUS)
     query: Text | None = declared(
         'Only these of its series: namespace="prod",job=~"vllm.*".', example='namespace="prod"'

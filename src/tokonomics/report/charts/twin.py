@@ -9,6 +9,7 @@ from tokonomics.report.charts import style
 
 _WIDTH, _HEIGHT = 620, 120
 _TIMES = ("ttft", "tpot")
+_A_DAY_MS = 86_400_000
 
 
 def bands_chart(windows: Sequence[TwinWindow], titles: Mapping[str, str], wanted: Sequence[str]) -> alt.TopLevelMixin:
@@ -43,7 +44,8 @@ def _panel(windows: Sequence[TwinWindow], name: str, title: str, changes: Sequen
             row["measured"] = figure.measured
         rows.append(row)
     times = name.startswith(_TIMES)
-    x = alt.X("at:T", title=None, scale=alt.Scale(type="utc"), axis=alt.Axis(gridOpacity=0.3))
+    hours = "%H:%M" if len(rows) < 2 or rows[-1]["at"] - rows[0]["at"] < _A_DAY_MS else "%m-%d %H:%M"
+    x = alt.X("at:T", title=None, scale=alt.Scale(type="utc"), axis=alt.Axis(gridOpacity=0.3, format=hours))
     axis: style.Settings = {"labelExpr": style.AS_TIME} if times else {"format": "~s"}
     y = style.upwards("mid", title, tickCount=4, **(axis if name != "usd_per_mtok" else {"format": "$~g"}))
     forecast = [row for row in rows if "mid" in row]
