@@ -1,8 +1,8 @@
-"""A Prometheus on loopback with a past that was made up: vLLM servers scraped once a minute, at rates that are known."""
+"""A Prometheus on loopback with a made-up past: vLLM servers at known rates, scraped once a minute."""
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from aiohttp import web
@@ -56,12 +56,14 @@ def past_prometheus(began: float, rates: dict[str, float], asked: list[str] | No
         series: dict[tuple[str, str, str], list[list[object]]] = {}
         for pod, rate in rates.items():
             for time in times:
-                counted = {("up", ""): 1.0} if '"process_start' in query or "|up" in query else _counted(time - began, rate)
+                counted = (
+                    {("up", ""): 1.0} if '"process_start' in query or "|up" in query else _counted(time - began, rate)
+                )
                 for (name, bound), value in counted.items():
                     series.setdefault((pod, name, bound), []).append([time, repr(value)])
         return reply("matrix", [{"metric": labels(*key), "values": values} for key, values in series.items()])
 
-    def reply(kind: str, result: list[dict[str, object]]) -> web.Response:
+    def reply(kind: str, result: Sequence[Mapping[str, object]]) -> web.Response:
         return web.Response(text=json.dumps({"status": "success", "data": {"resultType": kind, "result": result}}))
 
     app = web.Application()

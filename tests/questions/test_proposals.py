@@ -208,18 +208,17 @@ def test_the_past_of_a_prometheus_is_as_good_as_a_ledger() -> None:
     """Two pods at known rates, scraped once a minute for six hours; it knows no price, so that one is given."""
     queries: list[str] = []
     with past_prometheus(recent(6), {"llama-0": 0.2, "llama-1": 0.4}, queries) as url:
-        more = {"start": url, "since": "6h", "usd_per_hour": 1.5, "query": 'namespace="prod"'}
-        result = asked(Path(), **more)
+        result = asked(Path(), start=url, since="6h", usd_per_hour=1.5, query='namespace="prod"')
     assert any('namespace="prod"' in query for query in queries)
     found = result.metered
     assert found is not None
     servers = found.servers
     assert servers.targets == ("prod/llama-0", "prod/llama-1")
-    assert servers.usd_per_hour == pytest.approx(3.0)
+    assert servers.usd_per_hour == pytest.approx(3.0, rel=1e-3)
     assert servers.traffic.requests_per_s == pytest.approx(0.6, rel=0.02)
     assert servers.traffic.input_tokens == pytest.approx(1000, rel=0.01)
     assert servers.traffic.hit_share == pytest.approx(0.25, abs=0.01)
-    assert set(servers.traffic.inputs) == {500.0, 1000.0, 2000.0, 1e300}
+    assert {bound for bound, count in servers.traffic.inputs.items() if count} == {1000.0}
     assert servers.tpot_s == pytest.approx(0.02)
     assert found.needed == 1
 

@@ -59,7 +59,7 @@ def metered_servers(windows: Iterable[Window]) -> MeteredServers | None:
     requests = sum(_watched(window) for window in rows)
     if not rows or requests <= 0 or sum(window.sums.usd for window in rows) <= 0:
         return None
-    since, until = min(row.start for row in rows), max(row.start + row.sums.seconds for row in rows)
+    since, until = _begins(rows), max(row.start + row.sums.seconds for row in rows)
     last = [row for row in rows if row.start + row.sums.seconds > until - SECONDS_PER_HOUR]
     targets = tuple(sorted({row.target for row in last}))
     total = rows[0].sums
@@ -87,6 +87,14 @@ def metered_servers(windows: Iterable[Window]) -> MeteredServers | None:
         ttft_s=total.ttft_s / total.ttft_count if total.ttft_count > 0 else None,
         states=max(last, key=lambda row: row.start).states,
     )  # fmt: skip
+
+
+def _begins(windows: Sequence[Window]) -> float:
+    """Return when the first server's paid time begins: it lasts to where its second window begins."""
+    first = min(windows, key=lambda window: window.start)
+    following = [window.start for window in windows if window.target == first.target and window.start > first.start]
+    ends = min(following, default=math.inf)
+    return max(first.start, ends - first.sums.seconds) if ends - first.start <= SECONDS_PER_HOUR else first.start
 
 
 def _watched(window: Window) -> float:

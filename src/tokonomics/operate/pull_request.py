@@ -94,7 +94,7 @@ def _worktree(root: Path, branch: str | None) -> Iterator[Path]:
             done = True
         finally:
             with suppress(BadInput):
-                _git(root, "worktree", "remove", "--force", str(tree))
+                _git(root, "worktree", "remove", "-f", str(tree))
             if branch is not None and not done:
                 with suppress(BadInput):
                     _git(root, "branch", "--quiet", "-D", branch)
