@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.operate.metered_windows import HOUR_S, KnownServers, ledger_of
+from tests.operate.metered_windows import HOUR_S, KnownServers, ledger_of, span_of
 from tests.operate.past_prometheus import past_prometheus
 from tests.operate.test_pull_request import FAKE, as_it_is, git, nobody_elses_git, repo, with_origin, with_tool
 from typer.testing import CliRunner
@@ -20,6 +20,7 @@ from tokonomics.__main__ import app
 from tokonomics.errors import BadInput
 from tokonomics.guarded.inputs import checked_inputs
 from tokonomics.levers.lever_list import API, CLOCKS, KNOBS
+from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.operate.expect import profile_of
 from tokonomics.operate.metered import metered_load, metered_servers
 from tokonomics.physics.calibration import using
@@ -187,6 +188,21 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path, more: dict[str, A
     path = ledger(tmp_path / "m.db", servers=1, rate=0.4)
     with pytest.raises(BadInput, match=said):
         asked(path, **more)
+
+
+def test_a_ledger_from_before_there_were_windows_says_all_but_histograms(tmp_path: Path) -> None:
+    """Rows of an hour for two days, and windows for the last of them alone."""
+    made = KnownServers(lambda at: 0.5, servers=2).windows(recent(48), 48)
+    with Ledger(tmp_path / "m.db") as book:
+        late = [window for window in made if window.start >= recent(24)]
+        assert book.record(map(span_of, made), [], None, late) is None
+    found = asked(tmp_path / "m.db").metered
+    assert found is not None
+    assert (found.servers.until - found.servers.since) / HOUR_S == pytest.approx(48)
+    assert found.servers.usd_per_hour == pytest.approx(6.0)
+    assert found.servers.traffic.requests_per_s == pytest.approx(0.5, rel=0.02)
+    assert len(found.servers.by_hour) == 24
+    assert sum(found.servers.traffic.inputs.values()) == pytest.approx(sum(window.requests for window in late))
 
 
 def test_a_twin_is_only_taken_at_its_word_if_it_was_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

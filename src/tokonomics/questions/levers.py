@@ -165,8 +165,8 @@ def setup_of(request: LeversRequest | StackRequest, listener: Listener) -> tuple
         parse_tiers(request.tiers, deployment)
     many = len(load.trace)
     if many > _TAKES_A_WHILE:
-        part = f"{option('start')} and {option('end')} take a part of a log"
-        listener.note(f"{many:,} requests are simulated some thirty times; {part}")
+        part = "" if run else f"; {option('start')} and {option('end')} take a part of a log"
+        listener.note(f"{many:,} requests are simulated some thirty times{part}")
     return setup, run
 
 

@@ -123,8 +123,7 @@ def metered_run(request: Runs, deployment: Deployment, listener: Listener) -> Me
         raise BadInput("is for a Prometheus", field="query", fix=fix)
     path = default_ledger() if source in (TWIN, LEDGER) else Path(source)
     with _opened(path) as book, book.snapshot():
-        # A ledger of before has no windows: its spans say all but histograms.
-        windows = list(book.windows(since)) or Windows(lambda *_: None).add(book.spans(since))
+        windows = _windows(book, since)
         servers = _of_model(windows, deployment.model, shorten(str(path), 200), listener)
         said = [one for one in said_of(book, since, time.time()) if one.model == servers.model]
         newest = [one for one in newest_of(book) if _is_of(one, servers)]
@@ -134,6 +133,14 @@ def metered_run(request: Runs, deployment: Deployment, listener: Listener) -> Me
         fix = f"Let `tokonomics twin` run beside the meter for a while, or {alone}."
         raise BadInput(f"no twin has scored {shorten(servers.model)} since then", field="start", fix=fix)
     return MeteredRun(str(path), servers, factors_of(newest), errors)
+
+
+def _windows(book: Ledger, since: float) -> list[Window]:
+    """Return what a ledger has since then; of the time before meters kept windows, its spans say all but histograms."""
+    windows = list(book.windows(since))
+    first = min((window.start for window in windows), default=math.inf)
+    earlier = (span for span in book.spans(since, first) if span.start >= since and span.end <= first)
+    return [*Windows(lambda *_: None).add(earlier), *windows]
 
 
 def _is_of(said: TwinWindow, servers: MeteredServers) -> bool:
