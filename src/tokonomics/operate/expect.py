@@ -13,6 +13,7 @@ from datetime import date
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from tokonomics.measure.calibrate import Term
@@ -103,13 +104,18 @@ def trace_like(traffic: WindowTraffic, context: int, seed: int = 0) -> Trace:
     inputs = np.clip(inputs, 1, np.maximum(1, np.minimum(context - outputs, MOST_TOKENS)))
     gaps = rng.exponential(1.0, number)
     arrival_s = (np.cumsum(gaps) - gaps[0]) * (1 / traffic.requests_per_s) * (number - 1) / gaps[1:].sum()
-    blocks = np.floor(traffic.hit_share * inputs / _BLOCK_TOKENS).astype(np.int64)
-    prefix = None
-    if blocks.max() > 0:
-        starts = np.concatenate([[0], np.cumsum(blocks)]).astype(np.int64)
-        ids = (np.arange(starts[-1]) - np.repeat(starts[:-1], blocks)).astype(np.int32)
-        prefix = PrefixBlocks(ids=ids, starts=starts, block_tokens=_BLOCK_TOKENS, distinct=int(blocks.max()))
+    prefix = shared_beginnings(inputs, traffic.hit_share)
     return make_trace(arrival_s, inputs, outputs, prefix=prefix, source="the window")
+
+
+def shared_beginnings(inputs: NDArray[np.int64], hit_share: float) -> PrefixBlocks | None:
+    """Return prompts that all begin alike, each by this share of its length; None if they share nothing."""
+    blocks = np.floor(hit_share * inputs / _BLOCK_TOKENS).astype(np.int64)
+    if not len(blocks) or blocks.max() <= 0:
+        return None
+    starts = np.concatenate([[0], np.cumsum(blocks)]).astype(np.int64)
+    ids = (np.arange(starts[-1]) - np.repeat(starts[:-1], blocks)).astype(np.int32)
+    return PrefixBlocks(ids=ids, starts=starts, block_tokens=_BLOCK_TOKENS, distinct=int(blocks.max()))
 
 
 @lru_cache(maxsize=4)  # the terms of a server are moved one by one under the same traffic

@@ -27,7 +27,7 @@ class Twin:
 
     def __init__(self, ledger: Ledger, setup_of: SetupOf, window_s: float = WINDOW_S) -> None:
         self._ledger, self._setup_of, self._window_s = ledger, setup_of, window_s
-        self._newest = {(said.target, said.model): said for said in map(_read, ledger.newest_forecasts()) if said}
+        self._newest = {(said.target, said.model): said for said in newest_of(ledger)}
         starts = [said.start for said in self._newest.values()]
         self._looked_until = min(starts, default=0.0)
         self._waiting: list[Window] = []
@@ -90,6 +90,11 @@ def _read(document: str) -> TwinWindow | None:
         return TwinWindow.model_validate_json(document)
     except ValidationError:
         return None  # written by another version: the twin begins anew
+
+
+def newest_of(ledger: Ledger) -> list[TwinWindow]:
+    """Return the newest of what the twins said of every server."""
+    return [said for said in map(_read, ledger.newest_forecasts()) if said is not None]
 
 
 def said_of(ledger: Ledger, since: float, until: float) -> Iterator[TwinWindow]:

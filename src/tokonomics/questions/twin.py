@@ -101,7 +101,7 @@ def setup_of(setup: Setup | None) -> SetupOf:
 
     @lru_cache(maxsize=64)
     def stated(model: str, states: tuple[tuple[str, str], ...]) -> Setup | None:
-        return None if setup is None or _is_another(model, setup) else _as_stated(setup, dict(states))
+        return None if setup is None or _is_another(model, setup) else as_stated(setup, dict(states))
 
     return lambda window: stated(window.model, tuple(sorted(window.states.items())))
 
@@ -114,7 +114,7 @@ def _is_another(model: str, setup: Setup) -> bool:
         return False  # a name of the user's own
 
 
-def _as_stated(setup: Setup, states: dict[str, str]) -> Setup:
+def as_stated(setup: Setup, states: dict[str, str]) -> Setup:
     """Return the set-up with the KV cache's precision and size, and the prefix cache, as a metrics page states them."""
     if states.get("enable_prefix_caching") == "False":
         setup = replace(setup, prefix_cache=False)
