@@ -18,8 +18,8 @@ from pathlib import Path
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.readings import Counted
 from tokonomics.measure.meter.spans import Glimpse, PaidTime, WatchedSpan
-from tokonomics.measure.meter.windows import Window, Windows
-from tokonomics.operate.learn import Band, Figure, TwinWindow
+from tokonomics.measure.meter.windows import OpenWindows, ServedWindow
+from tokonomics.operate.learn import ForecastBand, TwinWindow, WindowFigure
 
 LEDGER = Path(__file__).parent / "examples" / "gpt-oss-week.db"
 MONDAY = datetime(2026, 11, 9, tzinfo=UTC).timestamp()
@@ -76,15 +76,17 @@ def _glimpse(requests: int) -> Glimpse:
     return Glimpse(tpot_s=round(requests * TPOT_S), tpot_count=requests, buckets=buckets)
 
 
-def said(windows: list[Window]) -> dict[tuple[str, str, float], str]:
+def said(windows: list[ServedWindow]) -> dict[tuple[str, str, float], str]:
     """What the twin had said of each window in which requests came."""
     rows = {}
     for place, window in enumerate(window for window in windows if window.sums.answered):
         figures = {}
         for name, off in OFF.items():
-            band = Band(low=0.9, mid=1.0, high=1.1)
+            band = ForecastBand(low=0.9, mid=1.0, high=1.1)
             measured = 1 + off if place % 2 else 1 / (1 + off)
-            figures[name] = Figure(measured=round(measured, 4), **{"given" if name == "tpot_s" else "forecast": band})
+            figures[name] = WindowFigure(
+                measured=round(measured, 4), **{"given" if name == "tpot_s" else "forecast": band}
+            )
         row = TwinWindow(target=window.target, model=window.model, start=window.start, figures=figures, is_over=True)
         rows[row.target, row.model, row.start] = row.model_dump_json(exclude_defaults=True)
     return rows
@@ -94,7 +96,7 @@ def main(path: Path) -> None:
     """The same bytes every time."""
     path.unlink(missing_ok=True)
     spans = hours()
-    windows = Windows(lambda *_: None, 3600.0).add(span for span in spans if span.start >= WINDOWS_FROM)
+    windows = OpenWindows(lambda *_: None, 3600.0).add(span for span in spans if span.start >= WINDOWS_FROM)
     with Ledger(path) as book:
         book.record(spans, [], None, windows)
         book.keep_forecasts(said(windows))

@@ -10,8 +10,8 @@ from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.readings import Counted
 from tokonomics.measure.meter.spans import BEYOND, PaidTime, WatchedSpan
 from tokonomics.measure.meter.state import MeterTally
-from tokonomics.measure.meter.windows import Window
-from tokonomics.operate.learn import Band, Figure, TwinWindow
+from tokonomics.measure.meter.windows import ServedWindow
+from tokonomics.operate.learn import ForecastBand, TwinWindow, WindowFigure
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 HOUR_S = 3600.0
@@ -47,13 +47,13 @@ class KnownServers:
     )  # share of an hour in which nobody watched, by its start
     states: dict[str, str] = field(default_factory=dict)
 
-    def windows(self, start: float, hours: int) -> list[Window]:
+    def windows(self, start: float, hours: int) -> list[ServedWindow]:
         rng = np.random.default_rng(self.seed)
         return [
             self._window(server, start + hour * HOUR_S, rng) for hour in range(hours) for server in range(self.servers)
         ]
 
-    def _window(self, server: int, start: float, rng: np.random.Generator) -> Window:
+    def _window(self, server: int, start: float, rng: np.random.Generator) -> ServedWindow:
         number = int(rng.poisson(self.rate(start) / self.servers * HOUR_S))
         inputs = lognormal(self.input_tokens, 0.8, number, int(rng.integers(2**31)))
         outputs = lognormal(self.output_tokens, 0.5, number, int(rng.integers(2**31)))
@@ -65,14 +65,14 @@ class KnownServers:
             output=float(outputs.sum()), answered=number, ttft_s=0.1 * number, ttft_count=number,
             unseen_tokens=tokens * gap_s / HOUR_S,
         )  # fmt: skip
-        return Window(
+        return ServedWindow(
             target=f"http://gpu{server}:8000", model=MODEL, engine="vllm", start=start, sums=sums, states=self.states,
             tpot_s=0.02 * number, tpot_count=number,
             buckets={Counted.input_buckets: counted_in(inputs), Counted.output_buckets: counted_in(outputs)},
         )  # fmt: skip
 
 
-def span_of(window: Window) -> PaidTime:
+def span_of(window: ServedWindow) -> PaidTime:
     names = ("seconds", "usd", "busy_s", "input_total", "input_cached", "output", "answered")
     sums = {name: getattr(window.sums, name) for name in names}
     return PaidTime(
@@ -81,10 +81,10 @@ def span_of(window: Window) -> PaidTime:
     )  # fmt: skip
 
 
-def scored(window: Window, off: float, factors: Mapping[str, float] | None = None) -> TwinWindow:
+def scored(window: ServedWindow, off: float, factors: Mapping[str, float] | None = None) -> TwinWindow:
     """Return what a twin said of a window, each figure being off by the same share."""
-    band = Band(low=0.5, mid=1.0, high=2.0)
-    figure = Figure(measured=1.0 + off, forecast=band, given=band)
+    band = ForecastBand(low=0.5, mid=1.0, high=2.0)
+    figure = WindowFigure(measured=1.0 + off, forecast=band, given=band)
     return TwinWindow(
         target=window.target, model=window.model, start=window.start, is_over=True, factors=dict(factors or {}),
         figures={"tpot_s": figure, "tokens_per_s": figure},
@@ -92,7 +92,7 @@ def scored(window: Window, off: float, factors: Mapping[str, float] | None = Non
 
 
 def ledger_of(
-    path: Path, windows: list[Window], off: float | None = None, factors: Mapping[str, float] | None = None
+    path: Path, windows: list[ServedWindow], off: float | None = None, factors: Mapping[str, float] | None = None
 ) -> Path:
     """Write a ledger of these windows; with ``off``, a twin has scored each of them."""
     with Ledger(path) as book:

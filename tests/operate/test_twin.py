@@ -19,9 +19,9 @@ from tokonomics.measure.meter.readings import Counted
 from tokonomics.measure.meter.scrape import EngineSource
 from tokonomics.measure.meter.spans import BEYOND
 from tokonomics.measure.meter.state import MeterState
-from tokonomics.measure.meter.windows import WINDOW_S, Window, quantile
+from tokonomics.measure.meter.windows import WINDOW_S, ServedWindow, quantile
 from tokonomics.operate.expect import WindowTraffic, in_buckets, lengths_in, trace_like, traffic_of
-from tokonomics.operate.learn import Band, Figure, TwinWindow
+from tokonomics.operate.learn import ForecastBand, TwinWindow, WindowFigure
 from tokonomics.operate.scoreboard import scoreboard
 from tokonomics.operate.twin import said_of
 from tokonomics.questions.twin import LiveTwin, named
@@ -291,13 +291,13 @@ def test_values_fall_into_the_buckets_that_hold_them() -> None:
 
 
 def test_a_window_that_nobody_saw_has_no_traffic() -> None:
-    assert traffic_of(Window(target="t", model="m", engine="vllm", start=0.0)) is None
+    assert traffic_of(ServedWindow(target="t", model="m", engine="vllm", start=0.0)) is None
 
 
 def test_scores_are_medians_and_shares_of_the_windows_that_have_both() -> None:
     def window(measured: float, low: float, mid: float, high: float) -> TwinWindow:
-        band = Band(low=low, mid=mid, high=high)
-        figures = {"tpot_s": Figure(measured=measured, forecast=band)}
+        band = ForecastBand(low=low, mid=mid, high=high)
+        figures = {"tpot_s": WindowFigure(measured=measured, forecast=band)}
         return TwinWindow(target="t", model="m", start=0.0, figures=figures, is_over=True)
 
     measured = ((0.011, 0.009, 0.010, 0.012), (0.009, 0.0095, 0.010, 0.012), (0.012, 0.009, 0.010, 0.013))

@@ -19,7 +19,7 @@ from pydantic import Field
 from tokonomics.measure.calibrate import Term
 from tokonomics.measure.meter.readings import Counted
 from tokonomics.measure.meter.spans import BEYOND, Buckets
-from tokonomics.measure.meter.windows import WINDOW_S, Window, quantile
+from tokonomics.measure.meter.windows import WINDOW_S, ServedWindow, quantile
 from tokonomics.physics.calibration import BARE, Correction, Profile, engine_of, using
 from tokonomics.physics.memory import max_sequences
 from tokonomics.serving.outcome import request_latencies
@@ -58,7 +58,7 @@ class WindowTraffic(Noun):
         return self.requests_per_s * (self.input_tokens + self.output_tokens)
 
 
-def traffic_of(window: Window) -> WindowTraffic | None:
+def traffic_of(window: ServedWindow) -> WindowTraffic | None:
     """Return the traffic of a window; None if hardly any came, or nobody watched."""
     requests, seen_s, sums = window.requests, window.seen_s, window.sums
     if requests < 1 or seen_s <= 0 or sums.output <= 0 or sums.input_total <= 0:
@@ -203,7 +203,7 @@ def in_buckets(values: Floats, like: Buckets) -> dict[float, float]:
     return {bound: float(count) for bound, count in zip(bounds, counts, strict=True)}
 
 
-def measured_figures(window: Window) -> dict[str, float]:
+def measured_figures(window: ServedWindow) -> dict[str, float]:
     """Return what the server was measured to do, by the names of ``expected``; only figures that are known."""
     found: dict[str, float] = {}
     sums = window.sums

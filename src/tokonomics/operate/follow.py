@@ -44,7 +44,7 @@ _SAID: dict[Cause, str] = {
 }
 
 
-class Change(Noun):
+class NoticedChange(Noun):
     """What changed, how much, and by which cause it is explained."""
 
     cause: Cause
@@ -53,9 +53,9 @@ class Change(Noun):
     goes_on: bool = False  # the window before showed it already
 
 
-def changed(cause: Cause, ratio: float) -> Change:
+def changed(cause: Cause, ratio: float) -> NoticedChange:
     """Return the change of a server's speed by a cause."""
-    return Change(cause=cause, what=_SAID[cause].format(f"{ratio:.2g}"), ratio=ratio)
+    return NoticedChange(cause=cause, what=_SAID[cause].format(f"{ratio:.2g}"), ratio=ratio)
 
 
 def forth(name: str, value: float) -> float:
@@ -73,7 +73,7 @@ def differences(measured: Mapping[str, float], made: Mapping[str, float]) -> dic
 
 
 @dataclass(frozen=True)
-class Terms:
+class ServerTerms:
     """The logarithms of the factors, in the order of ``TERMS``, and how unsure they are."""
 
     at: tuple[float, ...]
@@ -83,34 +83,34 @@ class Terms:
     def factors(self) -> dict[str, float]:
         return {term: math.exp(value) for term, value in zip(TERMS, self.at, strict=True)}
 
-    def in_doubt(self, terms: Iterable[Term]) -> "Terms":
+    def in_doubt(self, terms: Iterable[Term]) -> "ServerTerms":
         """Return them with as much doubt about some as before anything was learned."""
         spread = np.array(self.covariance)
         for term in terms:
             spread[TERMS.index(term), TERMS.index(term)] += PRIOR[term] ** 2
         return replace(self, covariance=tuple(map(tuple, spread.tolist())))
 
-    def times(self, factor: float, terms: Iterable[Term]) -> "Terms":
+    def times(self, factor: float, terms: Iterable[Term]) -> "ServerTerms":
         moved = [
             value + (math.log(factor) if term in terms else 0.0) for term, value in zip(TERMS, self.at, strict=True)
         ]
         return replace(self, at=tuple(np.clip(moved, *_FURTHEST).tolist()))
 
 
-AS_MODELLED = Terms((0.0,) * len(TERMS), ((0.0,) * len(TERMS),) * len(TERMS)).in_doubt(TERMS)
+AS_MODELLED = ServerTerms((0.0,) * len(TERMS), ((0.0,) * len(TERMS),) * len(TERMS)).in_doubt(TERMS)
 
 
 @dataclass(frozen=True)
 class Followed:
     """The terms after a window, the sudden change in it if there was one, and what of each figure is left."""
 
-    terms: Terms
-    change: Change | None
+    terms: ServerTerms
+    change: NoticedChange | None
     left: Mapping[str, float]
 
 
 def follow(
-    terms: Terms,
+    terms: ServerTerms,
     setup: Setup,
     traffic: WindowTraffic,
     bounds: Mapping[Counted, Buckets],
@@ -147,25 +147,25 @@ def follow(
 
 
 def _taught(
-    terms: Terms,
+    terms: ServerTerms,
     missed: Array,
     toward: Array,
     noise: Array,
     off: Mapping[str, float],
     slopes: Mapping[str, Array],
-) -> tuple[Terms, dict[str, float]]:
+) -> tuple[ServerTerms, dict[str, float]]:
     """Return the terms after the filter's step, and what it leaves of every figure."""
     spread = np.array(terms.covariance)
     gain = spread @ toward.T @ np.linalg.inv(toward @ spread @ toward.T + noise)
     step = np.clip(np.array(terms.at) + gain @ missed, *_FURTHEST) - np.array(terms.at)
     after = (np.eye(len(TERMS)) - gain @ toward) @ spread
     after = (after + after.T) / 2 + np.diag([PRIOR[term] ** 2 * _DRIFT for term in TERMS])
-    moved = Terms(tuple((np.array(terms.at) + step).tolist()), tuple(map(tuple, after.tolist())))
+    moved = ServerTerms(tuple((np.array(terms.at) + step).tolist()), tuple(map(tuple, after.tolist())))
     return moved, {name: value - float(slopes[name] @ step) for name, value in off.items()}
 
 
 def _slopes(
-    terms: Terms, setup: Setup, traffic: WindowTraffic, bounds: Mapping[Counted, Buckets], here: Expectation
+    terms: ServerTerms, setup: Setup, traffic: WindowTraffic, bounds: Mapping[Counted, Buckets], here: Expectation
 ) -> dict[str, Array]:
     """Return how each figure follows each term, both in logarithms, by simulation with one of them a tenth larger."""
     found = {name: np.zeros(len(TERMS)) for name in here.figures}
@@ -178,7 +178,7 @@ def _slopes(
 
 
 def _likeliest(
-    terms: Terms,
+    terms: ServerTerms,
     setup: Setup,
     traffic: WindowTraffic,
     bounds: Mapping[Counted, Buckets],

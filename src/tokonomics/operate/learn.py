@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from tokonomics.measure.meter.windows import Window
+from tokonomics.measure.meter.windows import ServedWindow
 from tokonomics.operate.expect import (
     FEWEST,
     TERMS,
@@ -37,9 +37,9 @@ from tokonomics.operate.follow import (
     POINTS,
     TAUGHT_BY,
     Cause,
-    Change,
     Followed,
-    Terms,
+    NoticedChange,
+    ServerTerms,
     back,
     changed,
     differences,
@@ -61,7 +61,7 @@ _ROBUST = 3.0  # an error counts at most as this many deviations, so that one ch
 _GAINS = {"last": 1.0, "half": 0.5, "fifth": 0.2}
 
 
-class Band(Noun):
+class ForecastBand(Noun):
     """An expected figure with the range that holds four of five."""
 
     low: float
@@ -72,12 +72,12 @@ class Band(Noun):
         return self.low <= value <= self.high
 
 
-class Figure(Noun):
+class WindowFigure(Noun):
     """One figure of one window."""
 
     measured: float | None = None
-    forecast: Band | None = None  # said before the window began
-    given: Band | None = None  # said of its traffic, when that was known
+    forecast: ForecastBand | None = None  # said before the window began
+    given: ForecastBand | None = None  # said of its traffic, when that was known
 
 
 class TwinWindow(Noun):
@@ -86,8 +86,8 @@ class TwinWindow(Noun):
     target: str
     model: str
     start: float
-    figures: dict[str, Figure] = Field(default_factory=dict)
-    changes: tuple[Change, ...] = ()
+    figures: dict[str, WindowFigure] = Field(default_factory=dict)
+    changes: tuple[NoticedChange, ...] = ()
     factors: dict[str, float] = Field(default_factory=dict)  # what was learned up to its end
     is_over: bool = False
     state: "TwinState | None" = None  # after it; only the newest window keeps it
@@ -132,7 +132,7 @@ class TwinState(Noun):
     started: float | None = None
     states: dict[str, str] = Field(default_factory=dict)
     windows: int = 0
-    last_changes: tuple[Change, ...] = ()
+    last_changes: tuple[NoticedChange, ...] = ()
 
     @property
     def factors(self) -> dict[str, float]:
@@ -152,12 +152,12 @@ class Learned:
     state: TwinState
 
 
-def learn(state: TwinState, window: Window, before: TwinWindow | None, setup: Setup | None) -> Learned:
+def learn(state: TwinState, window: ServedWindow, before: TwinWindow | None, setup: Setup | None) -> Learned:
     """Score a window that is over, learn from it, and name what changed; ``before`` is the forecast of it."""
     measured, traffic = measured_figures(window), traffic_of(window)
     told = _told_changes(state, window)
     if told:
-        widened = Terms(state.terms, state.covariance).in_doubt(TERMS)
+        widened = ServerTerms(state.terms, state.covariance).in_doubt(TERMS)
         state = state.model_copy(update={"covariance": widened.covariance})
     expectation = _expectation(state, window, traffic, setup)
     given = _bands(state, "given", dict(expectation.figures) if expectation else {}, setup)
@@ -168,7 +168,7 @@ def learn(state: TwinState, window: Window, before: TwinWindow | None, setup: Se
             state, found = _without_model(state, off, traffic_moved=bool(changes))
         else:
             chance = {name: _usual_error(state, f"given {name}", name, setup) for name in off}
-            terms = Terms(state.terms, state.covariance)
+            terms = ServerTerms(state.terms, state.covariance)
             followed = follow(terms, setup, traffic, window.buckets, measured, expectation, chance)
             state, found = _with_terms(state, followed, off), [followed.change] if followed.change else []
             if any(change.cause in _RESTARTS for change in (*told, *state.last_changes)):
@@ -176,7 +176,7 @@ def learn(state: TwinState, window: Window, before: TwinWindow | None, setup: Se
         changes += found
     changes = [_going_on(change, state.last_changes) for change in changes]
     figures = {
-        name: Figure(
+        name: WindowFigure(
             measured=value, forecast=before.figures[name].forecast if before and name in before.figures else None,
             given=given.get(name),
         )
@@ -203,7 +203,7 @@ _SHIFTS: tuple[Cause, ...] = ("traffic", "cache")
 _RESTARTS: tuple[Cause, ...] = ("flags", "restart")
 
 
-def forecast(state: TwinState, like: Window, start: float, setup: Setup | None) -> TwinWindow:
+def forecast(state: TwinState, like: ServedWindow, start: float, setup: Setup | None) -> TwinWindow:
     """Return what is expected of the window that begins at ``start``; ``like`` is the newest one that is over."""
     made: dict[str, float] = {}
     for name in TRAFFIC:
@@ -220,7 +220,7 @@ def forecast(state: TwinState, like: Window, start: float, setup: Setup | None) 
         if found := _expectation(state, like, traffic, setup):
             made |= found.figures
     bands = _bands(state, "forecast", made, setup)
-    figures = {name: Figure(forecast=band) for name, band in bands.items()}
+    figures = {name: WindowFigure(forecast=band) for name, band in bands.items()}
     return TwinWindow(target=like.target, model=like.model, start=start, figures=figures, factors=state.factors)
 
 
@@ -234,7 +234,7 @@ _WITHOUT_MODEL = ("ttft_s", "ttft_p50_s", "ttft_p99_s", "tpot_s", "tpot_p50_s", 
 
 
 def _expectation(
-    state: TwinState, window: Window, traffic: WindowTraffic | None, setup: Setup | None
+    state: TwinState, window: ServedWindow, traffic: WindowTraffic | None, setup: Setup | None
 ) -> Expectation | None:
     """Return the figures of a window by simulation; without a model, those of a server that never changes."""
     if traffic is None:
@@ -244,7 +244,7 @@ def _expectation(
     return expected(setup, traffic, state.factors, window.buckets)
 
 
-def _bands(state: TwinState, kind: str, made: Mapping[str, float], setup: Setup | None) -> dict[str, Band]:
+def _bands(state: TwinState, kind: str, made: Mapping[str, float], setup: Setup | None) -> dict[str, ForecastBand]:
     from scipy.special import stdtrit
 
     found = {}
@@ -257,7 +257,7 @@ def _bands(state: TwinState, kind: str, made: Mapping[str, float], setup: Setup 
             state.bias(name, setup is not None) if name in _WITHOUT_MODEL or name in POINTS[1:] else 0.0
         )
         low, mid, high = (back(name, middle + side * width) for side in (-1, 0, 1))
-        found[name] = Band(low=low, mid=mid, high=high)
+        found[name] = ForecastBand(low=low, mid=mid, high=high)
     return found
 
 
@@ -278,7 +278,7 @@ def _general(name: str, setup: Setup | None) -> float:
 # --- what changed ---------------------------------------------------------------------------------------------------
 
 
-def _told_changes(state: TwinState, window: Window) -> list[Change]:
+def _told_changes(state: TwinState, window: ServedWindow) -> list[NoticedChange]:
     """Return what the server itself says: a restart, or another set-up."""
     if state.windows == 0:
         return []
@@ -291,12 +291,14 @@ def _told_changes(state: TwinState, window: Window) -> list[Change]:
         None not in (state.started, window.started) and state.started != window.started
     )
     if any(text.startswith("version ") for text in changed):
-        return [Change(cause="flags", what=f"another build: {', '.join(changed)}")]
+        return [NoticedChange(cause="flags", what=f"another build: {', '.join(changed)}")]
     if changed:
         return [
-            Change(cause="flags", what=f"{'restarted with ' if restarted else ''}other flags: {', '.join(changed)}")
+            NoticedChange(
+                cause="flags", what=f"{'restarted with ' if restarted else ''}other flags: {', '.join(changed)}"
+            )
         ]
-    return [Change(cause="restart", what="the server was restarted")] if restarted else []
+    return [NoticedChange(cause="restart", what="the server was restarted")] if restarted else []
 
 
 def _number(value: float) -> str:
@@ -311,7 +313,7 @@ _GREW = {
 }
 
 
-def _traffic_changes(state: TwinState, measured: Mapping[str, float]) -> list[Change]:
+def _traffic_changes(state: TwinState, measured: Mapping[str, float]) -> list[NoticedChange]:
     """Return which figures of the traffic moved further than chance and their usual drift."""
     found = []
     for name in TRAFFIC:
@@ -326,7 +328,7 @@ def _traffic_changes(state: TwinState, measured: Mapping[str, float]) -> list[Ch
             shown = f"{percent(before)} → {percent(now)}" if name in POINTS else f"{_number(before)} → {_number(now)}"
             cause: Cause = "cache" if name == "hit_share" else "traffic"
             ratio = None if name in POINTS else now / before
-            found.append(Change(cause=cause, what=f"{_GREW[name][error < 0]}: {shown}", ratio=ratio))
+            found.append(NoticedChange(cause=cause, what=f"{_GREW[name][error < 0]}: {shown}", ratio=ratio))
     return found
 
 
@@ -342,9 +344,9 @@ def _with_terms(state: TwinState, followed: Followed, off: Mapping[str, float]) 
 
 def _without_model(
     state: TwinState, off: Mapping[str, float], *, traffic_moved: bool
-) -> tuple[TwinState, list[Change]]:
+) -> tuple[TwinState, list[NoticedChange]]:
     """Follow every figure by itself: what the server did is what it is expected to do."""
-    found, biases = list[Change](), dict(state.biases)
+    found, biases = list[NoticedChange](), dict(state.biases)
     for name, value in off.items():
         if name not in biases:
             biases[name] = (value, 1.0)
@@ -365,10 +367,10 @@ def _decayed(sums: tuple[float, float], value: float) -> tuple[float, float]:
     return _FORGET * sums[0] + value, _FORGET * sums[1] + 1
 
 
-def _going_on(change: Change, before: Sequence[Change]) -> Change:
+def _going_on(change: NoticedChange, before: Sequence[NoticedChange]) -> NoticedChange:
     """Mark a change that began in the window before, of which that one had only a part."""
 
-    def grew(one: Change) -> bool | None:
+    def grew(one: NoticedChange) -> bool | None:
         return None if one.ratio is None else one.ratio > 1
 
     same = any(one.cause == change.cause and grew(one) == grew(change) and not one.goes_on for one in before)
@@ -378,7 +380,7 @@ def _going_on(change: Change, before: Sequence[Change]) -> Change:
 # --- what is remembered ---------------------------------------------------------------------------------------------
 
 
-def _with_errors(state: TwinState, figures: Mapping[str, Figure], setup: Setup | None) -> TwinState:
+def _with_errors(state: TwinState, figures: Mapping[str, WindowFigure], setup: Setup | None) -> TwinState:
     errors = dict(state.errors)
     for name, figure in figures.items():
         for kind, band in (("forecast", figure.forecast), ("given", figure.given)):

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tokonomics.measure.meter.readings import Counted
-from tokonomics.measure.meter.windows import Window
+from tokonomics.measure.meter.windows import ServedWindow
 from tokonomics.operate.expect import TERMS, WindowTraffic, lengths_in, shared_beginnings
 from tokonomics.operate.learn import TwinWindow
 from tokonomics.operate.scoreboard import Scoreboard
@@ -53,7 +53,7 @@ class MeteredServers(Noun):
         return hourly_text(self.by_hour) if self.by_hour else None
 
 
-def metered_servers(windows: Iterable[Window]) -> MeteredServers | None:
+def metered_servers(windows: Iterable[ServedWindow]) -> MeteredServers | None:
     """Return the servers that the windows of one model are of; None if no request was counted, or nothing was paid."""
     rows = [window for window in windows if window.sums.seconds > 0]
     requests = sum(_watched(window) for window in rows)
@@ -89,7 +89,7 @@ def metered_servers(windows: Iterable[Window]) -> MeteredServers | None:
     )  # fmt: skip
 
 
-def _begins(windows: Sequence[Window]) -> float:
+def _begins(windows: Sequence[ServedWindow]) -> float:
     """Return when the first server's paid time begins: it lasts to where its second window begins."""
     first = min(windows, key=lambda window: window.start)
     following = [window.start for window in windows if window.target == first.target and window.start > first.start]
@@ -97,14 +97,14 @@ def _begins(windows: Sequence[Window]) -> float:
     return max(first.start, ends - first.sums.seconds) if ends - first.start <= SECONDS_PER_HOUR else first.start
 
 
-def _watched(window: Window) -> float:
+def _watched(window: ServedWindow) -> float:
     """Return the requests that came while the server was watched; those of a gap came at unknown times."""
     tokens = window.sums.billed_tokens
     unseen = window.sums.unseen_tokens / tokens if tokens > 0 else 0.0
     return window.requests * (1 - min(1.0, unseen))
 
 
-def _rates(windows: Sequence[Window], since: float, until: float) -> dict[int, float]:
+def _rates(windows: Sequence[ServedWindow], since: float, until: float) -> dict[int, float]:
     """Return the requests a second of all servers in each whole hour that was watched, by its number since 1970."""
     sums: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for window in windows:
@@ -140,7 +140,7 @@ def _means(rates: dict[int, float], hours: int) -> dict[int, float]:
     return {hour: sum(came) / len(came) for hour, came in found.items()}
 
 
-def _added(windows: Sequence[Window], kind: Counted) -> dict[float, float]:
+def _added(windows: Sequence[ServedWindow], kind: Counted) -> dict[float, float]:
     """Return a histogram over all windows."""
     sums: dict[float, float] = defaultdict(float)
     for window in windows:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from tokonomics.operate.follow import POINTS, forth
-from tokonomics.operate.learn import Band, TwinWindow
+from tokonomics.operate.learn import ForecastBand, TwinWindow
 from tokonomics.types import Noun
 
 Kind = Literal["forecast", "given"]
@@ -60,7 +60,10 @@ class Scores:
         self._windows += 1
         self._changes += sum(not change.goes_on and change.cause != "restart" for change in window.changes)
         for name, figure in window.figures.items():
-            bands: tuple[tuple[Kind, Band | None], ...] = (("forecast", figure.forecast), ("given", figure.given))
+            bands: tuple[tuple[Kind, ForecastBand | None], ...] = (
+                ("forecast", figure.forecast),
+                ("given", figure.given),
+            )
             for kind, band in bands:
                 if band is not None and figure.measured is not None:
                     self._add((name, kind), error_of(name, figure.measured, band), band.holds(figure.measured))
@@ -96,7 +99,7 @@ def scoreboard(windows: Iterable[TwinWindow]) -> tuple[Scoreboard, ...]:
     return tuple(scores.board() for _, scores in sorted(servers.items()))
 
 
-def error_of(name: str, measured: float, band: Band) -> float:
+def error_of(name: str, measured: float, band: ForecastBand) -> float:
     """Return measured less expected: of shares in points, of all else as a share of what was expected."""
     apart = forth(name, measured) - forth(name, band.mid)
     return apart if name in POINTS else math.expm1(apart)

@@ -11,11 +11,11 @@ from pydantic import ValidationError
 
 from tokonomics.errors import TokonomicsError
 from tokonomics.measure.meter.ledger import FINE_S, Ledger
-from tokonomics.measure.meter.windows import WINDOW_S, Window
+from tokonomics.measure.meter.windows import WINDOW_S, ServedWindow
 from tokonomics.operate.learn import TwinState, TwinWindow, forecast, learn
 from tokonomics.sizing.setup import Setup
 
-SetupOf = Callable[[Window], Setup | None]
+SetupOf = Callable[[ServedWindow], Setup | None]
 LATE_S = 60.0  # a window may still get spans from a scrape that was late (``live_meter.LATE_S``)
 _LEAST_SEEN = 0.5  # of a window; one that was hardly watched teaches nothing (our choice)
 _AT_ONCE = 40  # windows, each a tenth of a second of processor (benchmarks/soak_twin.py): four seconds (our choice)
@@ -30,7 +30,7 @@ class Twin:
         self._newest = {(said.target, said.model): said for said in newest_of(ledger)}
         starts = [said.start for said in self._newest.values()]
         self._looked_until = min(starts, default=0.0)
-        self._waiting: list[Window] = []
+        self._waiting: list[ServedWindow] = []
         self.unwritten: str | None = None
 
     @property
@@ -60,7 +60,7 @@ class Twin:
             self.unwritten = self._ledger.keep_forecasts(rows)
         return scored
 
-    def _score(self, window: Window) -> Iterator[TwinWindow]:
+    def _score(self, window: ServedWindow) -> Iterator[TwinWindow]:
         server = window.target, window.model
         before = self._newest.get(server)
         if before is not None and window.start < before.start:

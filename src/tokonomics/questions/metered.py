@@ -31,7 +31,7 @@ from tokonomics.levers.lever_list import API
 from tokonomics.levers.ranking import Pulled, Ranking
 from tokonomics.measure.meter.bill import instant
 from tokonomics.measure.meter.ledger import Ledger, default_ledger
-from tokonomics.measure.meter.windows import Window, Windows
+from tokonomics.measure.meter.windows import OpenWindows, ServedWindow
 from tokonomics.money.cost import require_positive
 from tokonomics.operate.learn import TwinWindow
 from tokonomics.operate.metered import MeteredServers, TwinErrors, factors_of, metered_servers, twin_errors
@@ -135,12 +135,12 @@ def metered_run(request: Runs, deployment: Deployment, listener: Listener) -> Me
     return MeteredRun(str(path), servers, factors_of(newest), errors)
 
 
-def _windows(book: Ledger, since: float) -> list[Window]:
+def _windows(book: Ledger, since: float) -> list[ServedWindow]:
     """Return what a ledger has since then; of the time before meters kept windows, its spans say all but histograms."""
     windows = list(book.windows(since))
     first = min((window.start for window in windows), default=math.inf)
     earlier = (span for span in book.spans(since, first) if span.start >= since and span.end <= first)
-    return [*Windows(lambda *_: None).add(earlier), *windows]
+    return [*OpenWindows(lambda *_: None).add(earlier), *windows]
 
 
 def _is_of(said: TwinWindow, servers: MeteredServers) -> bool:
@@ -176,7 +176,7 @@ def _opened(path: Path) -> Ledger:
         raise BadInput(error.what, where=shorten(str(path), 200), field="start", fix=error.fix) from None
 
 
-def _of_model(windows: Sequence[Window], model: ModelSpec, where: str, listener: Listener) -> MeteredServers:
+def _of_model(windows: Sequence[ServedWindow], model: ModelSpec, where: str, listener: Listener) -> MeteredServers:
     """Return the servers of a model; a single name that the catalogue does not have is taken for it, and said."""
     names = list(dict.fromkeys(window.model for window in windows if window.model))
     ours = [name for name in names if _key(name) == model.key]
@@ -205,7 +205,7 @@ def _key(name: str) -> str | None:
 
 def _asked_of_prometheus(
     request: Runs, url: str, since: float, deployment: Deployment, listener: Listener
-) -> list[Window]:
+) -> list[ServedWindow]:
     """Return the windows that a meter would have kept of a Prometheus' past."""
     from tokonomics.measure.meter.live_meter import Meter, MeterSettings
     from tokonomics.measure.meter.prometheus_source import PrometheusSource

@@ -16,7 +16,7 @@ from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.live_meter import MeterSettings
 from tokonomics.measure.meter.state import ExpectedFigure, MeterState
 from tokonomics.operate.flag_sets import values_in, with_values
-from tokonomics.operate.follow import Change
+from tokonomics.operate.follow import NoticedChange
 from tokonomics.operate.learn import TwinWindow
 from tokonomics.operate.scoreboard import Scoreboard, Scores, scoreboard
 from tokonomics.operate.start_command import engine_in
@@ -42,7 +42,7 @@ class NamedChange(Noun):
     start: float
     target: str
     model: str
-    change: Change
+    change: NoticedChange
 
 
 class TwinReportResult(Result):

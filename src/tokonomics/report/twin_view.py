@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
-from tokonomics.operate.learn import Band, Figure, TwinWindow
+from tokonomics.operate.learn import ForecastBand, TwinWindow, WindowFigure
 from tokonomics.operate.scoreboard import FigureScore, Scoreboard
 from tokonomics.questions.request import Request
 from tokonomics.questions.twin import NamedChange, TwinReportResult, TwinShown
@@ -157,16 +157,16 @@ def _text(name: str, value: float) -> str:
     return f"{value:.3g}" if value < 1000 else count(value)
 
 
-def _band(name: str, band: Band) -> str:
+def _band(name: str, band: ForecastBand) -> str:
     return f"{_text(name, band.mid)} ({_text(name, band.low)} to {_text(name, band.high)})"
 
 
-def _forecast(name: str, figures: Mapping[str, Figure]) -> str:
+def _forecast(name: str, figures: Mapping[str, WindowFigure]) -> str:
     figure = figures.get(name)
     return NO_VALUE if figure is None or figure.forecast is None else _band(name, figure.forecast)
 
 
-def _measured(name: str, figures: Mapping[str, Figure]) -> str:
+def _measured(name: str, figures: Mapping[str, WindowFigure]) -> str:
     figure = figures.get(name)
     return NO_VALUE if figure is None or figure.measured is None else _text(name, figure.measured)
 

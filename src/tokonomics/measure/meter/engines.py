@@ -45,10 +45,10 @@ class Sample(NamedTuple):
     name: str
     labels: Mapping[str, str]
     value: float
-    series: "Series | None" = None
+    series: "KnownSeries | None" = None
 
 
-class Series(NamedTuple):
+class KnownSeries(NamedTuple):
     """What does not change of a sample from page to page, worked out once."""
 
     name: str
@@ -189,17 +189,17 @@ def _sample(line: str) -> Sample:
 
 
 @lru_cache(maxsize=_KNOWN_SERIES)
-def _series(text: str) -> Series:
+def _series(text: str) -> KnownSeries:
     return _series_of(_parsed(f"{text} 0"))
 
 
-def _series_of(sample: Sample) -> Series:
+def _series_of(sample: Sample) -> KnownSeries:
     if sample.series is not None:
         return sample.series
     name, labels = sample.name, sample.labels
     kept = sorted(pair for pair in labels.items() if pair[0] not in _SAME_WORK and pair[0] not in _MODEL)
     told = (labels.get(rank, "") for rank in _SAME_WORK)
-    return Series(
+    return KnownSeries(
         name, labels,
         key=f"{name}{{{','.join(f'{label}={value}' for label, value in kept)}}}" if kept else name,
         rank=tuple(int(text[:9]) if text.isascii() and text.isdigit() else 0 for text in told),

@@ -25,7 +25,7 @@ from tokonomics.errors import BadInput, option, shorten
 from tokonomics.measure.meter.readings import Reading
 from tokonomics.measure.meter.spans import SUMS, PaidTime, WatchedSpan
 from tokonomics.measure.meter.state import MeterTally
-from tokonomics.measure.meter.windows import Window, joined
+from tokonomics.measure.meter.windows import ServedWindow, joined
 from tokonomics.units import DAY_S, SECONDS_PER_HOUR
 
 APPLICATION = 0x746F6B6F  # ``toko``: marks the file as ours, in SQLite's own field for it
@@ -124,7 +124,7 @@ class Ledger:
         self._held: list[PaidTime] = []
         self._held_marks: dict[str, Mark] = {}
         self._held_energy: list[Drawn] = []
-        self._held_windows: dict[tuple[str, str, float], Window] = {}
+        self._held_windows: dict[tuple[str, str, float], ServedWindow] = {}
         self._held_forecasts: dict[tuple[str, str, float], str] = {}
         self._named: dict[str, tuple[str, str]] = {}
         self._last: dict[tuple[str, str], tuple[int | None, PaidTime]] = {}
@@ -156,7 +156,7 @@ class Ledger:
         spans: Iterable[PaidTime],
         marks: Iterable[Mark],
         drawn: Drawn | None = None,
-        windows: Iterable[Window] = (),
+        windows: Iterable[ServedWindow] = (),
     ) -> str | None:
         """Write a tick and whatever is held from before; return None, or why it could not be written."""
         _join(self._held, spans, ROW_S)
@@ -245,13 +245,13 @@ class Ledger:
             )
             yield from map(_span, self._db.execute(query, (until, since)))
 
-    def window(self, target: str, model: str, start: float) -> Window | None:
+    def window(self, target: str, model: str, start: float) -> ServedWindow | None:
         """Return a window as it is so far; None if nothing is known of it."""
         if held := self._held_windows.get((target, model, start)):
             return held
         return next(self._windows("start = ? AND target = ? AND model = ?", start, target, model), None)
 
-    def windows(self, since: float = 0.0, until: float = LATEST_S) -> Iterator[Window]:
+    def windows(self, since: float = 0.0, until: float = LATEST_S) -> Iterator[ServedWindow]:
         """Yield the windows that begin between two instants, oldest first; those that could not be written yet last."""
         for window in self._windows("start >= ? AND start < ? ORDER BY start, target, model", since, until):
             if window.key not in self._held_windows:
@@ -299,7 +299,7 @@ class Ledger:
         old = (now - FINE_S) // SECONDS_PER_HOUR * SECONDS_PER_HOUR
         within = f"CAST(start AS INTEGER) % {round(SECONDS_PER_HOUR)}"
         fine = list(self._windows(f"start < ? AND {within} > 0 ORDER BY start", old))
-        hours: dict[tuple[str, str, float], Window] = {}
+        hours: dict[tuple[str, str, float], ServedWindow] = {}
         for window in fine:
             start = window.start // SECONDS_PER_HOUR * SECONDS_PER_HOUR
             key = (window.target, window.model, start)
@@ -315,17 +315,17 @@ class Ledger:
         except sqlite3.Error:
             self._roll_back()  # a full disk: tomorrow again
 
-    def _insert_windows(self, windows: Iterable[Window]) -> None:
+    def _insert_windows(self, windows: Iterable[ServedWindow]) -> None:
         query = "INSERT OR REPLACE INTO windows (target, model, start, document) VALUES (?, ?, ?, ?)"
         self._db.executemany(
             query, [(*window.key, window.model_dump_json(exclude_defaults=True)) for window in windows]
         )
 
-    def _windows(self, which: str, *values: object) -> Iterator[Window]:
+    def _windows(self, which: str, *values: object) -> Iterator[ServedWindow]:
         with _whole(self.path):
             if self._has("windows"):
                 for (document,) in self._db.execute(f"SELECT document FROM windows WHERE {which}", values):
-                    yield Window.model_validate_json(document)
+                    yield ServedWindow.model_validate_json(document)
 
     def _has(self, table: str) -> bool:
         return bool(self._db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone())

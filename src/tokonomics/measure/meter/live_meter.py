@@ -28,7 +28,7 @@ from tokonomics.measure.meter.spans import PaidTime, WatchedSpan, cut_every, tal
 from tokonomics.measure.meter.spending import BudgetBook, LabelOf, MonthlyBudget, Prices
 from tokonomics.measure.meter.state import BudgetState, GroupState, MeterState, MeterTally, Planned
 from tokonomics.measure.meter.watch import LONG_S, MOST_AWAY_S, Frontends, Watch
-from tokonomics.measure.meter.windows import WINDOW_S, Windows
+from tokonomics.measure.meter.windows import WINDOW_S, OpenWindows
 from tokonomics.units import DAY_S, SECONDS_PER_HOUR, plural
 
 NOW_S, LUMPY_NOW_S = 60.0, 300.0  # most answers take less than five minutes (assumed), so a window holds whole requests
@@ -151,7 +151,7 @@ class Meter:
         self._first_asked: float | None = None
         self._never: dict[str, Missed] = {}
         self._sums: dict[tuple[str, str], _Sums] = defaultdict(_Sums)
-        self._windows = Windows(ledger.window, settings.window_s)
+        self._windows = OpenWindows(ledger.window, settings.window_s)
         self._unwritten: str | None = None
         self._gpus_before: Sequence[GpuReading] = ()
         self._energy_j: float | None = None

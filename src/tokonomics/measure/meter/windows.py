@@ -18,7 +18,7 @@ from tokonomics.types import Noun
 WINDOW_S = 600.0
 
 
-class Window(Noun):
+class ServedWindow(Noun):
     """What one model on one server did in a period."""
 
     target: str
@@ -75,17 +75,17 @@ def quantile(buckets: Buckets, share: float) -> float | None:
     return low
 
 
-class Windows:
+class OpenWindows:
     """The windows that are open, each until a span of the next one comes."""
 
-    def __init__(self, known: Callable[[str, str, float], Window | None], length_s: float = WINDOW_S) -> None:
+    def __init__(self, known: Callable[[str, str, float], ServedWindow | None], length_s: float = WINDOW_S) -> None:
         """``known`` looks a window up that was written before: by another meter, or before the clock was set back."""
         self._known, self._length_s = known, length_s
-        self._open: dict[tuple[str, str], Window] = {}
+        self._open: dict[tuple[str, str], ServedWindow] = {}
 
-    def add(self, spans: Iterable[PaidTime]) -> list[Window]:
+    def add(self, spans: Iterable[PaidTime]) -> list[ServedWindow]:
         """Add spans and return the windows that changed."""
-        changed: dict[tuple[str, str, float], Window] = {}
+        changed: dict[tuple[str, str, float], ServedWindow] = {}
         for span in spans:
             *earlier, last = cut_every(span, self._length_s)
             for piece in (*(replace(piece, glimpse=None) for piece in earlier), last):
@@ -94,12 +94,12 @@ class Windows:
                 self._open[piece.target, piece.model] = changed[now.key] = now
         return list(changed.values())
 
-    def _at(self, piece: PaidTime) -> Window:
+    def _at(self, piece: PaidTime) -> ServedWindow:
         start = piece.start // self._length_s * self._length_s
         window = self._open.get((piece.target, piece.model))
         if window is None or window.start != start:
             window = self._known(piece.target, piece.model, start)
-        return window or Window(
+        return window or ServedWindow(
             target=piece.target, model=piece.model, engine=piece.engine, start=start, labels=dict(piece.labels)
         )
 
@@ -108,7 +108,7 @@ class Windows:
         self._open = {key: window for key, window in self._open.items() if key[0] not in gone}
 
 
-def with_glimpse(window: Window, seen: Glimpse | None, sums: MeterTally) -> Window:
+def with_glimpse(window: ServedWindow, seen: Glimpse | None, sums: MeterTally) -> ServedWindow:
     """Return the window with an interval added."""
     if seen is None:
         return window.model_copy(update={"sums": window.sums + sums})
@@ -129,7 +129,7 @@ def with_glimpse(window: Window, seen: Glimpse | None, sums: MeterTally) -> Wind
 _ADDED = ("tpot_s", "tpot_count", "prompt_s", "gauged_s", "kv_share_s", "waiting_s")
 
 
-def joined(one: Window, other: Window, start: float) -> Window:
+def joined(one: ServedWindow, other: ServedWindow, start: float) -> ServedWindow:
     """Return two windows of a server as one, which begins at ``start``; ``other`` is the later one."""
     added = {name: getattr(one, name) + getattr(other, name) for name in (*_ADDED, "restarts")}
     restarted = None not in (one.started, other.started) and one.started != other.started
