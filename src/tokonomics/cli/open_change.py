@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tokonomics.errors import TokonomicsError
+from tokonomics.files import write_text
 from tokonomics.operate.pull_request import open_change
 from tokonomics.physics.calibration import using
 from tokonomics.questions.proposal import DraftedChange
@@ -34,7 +35,7 @@ def _compared(change: DraftedChange, listener: Listener) -> str:
     with TemporaryDirectory(prefix="tokonomics-") as folder:
         paths = [Path(folder) / "today.toml", Path(folder) / "proposed.toml"]
         for path, text in zip(paths, (change.before, change.after), strict=True):
-            path.write_text(text, encoding="utf-8")
+            write_text(path, text, path.name)
         asked = DiffRequest.checked({"model": str(paths[0]), "against": str(paths[1]), "format": "github"})
         try:
             with using(change.profile) if change.profile else nullcontext():

@@ -118,7 +118,7 @@ def _requested(tree: Path, tool: str, branch: str, title: str, body: str) -> tup
     """Push the branch and open the request; return its address, or why there is none."""
     with TemporaryDirectory(prefix="tokonomics-") as folder:
         file = Path(folder) / "body.md"
-        file.write_text(body, encoding="utf-8")
+        write_text(file, body, "body")
         words = {
             "gh": ["gh", "pr", "create", "--head", branch, "--title", title, "--body-file", str(file)],
             "glab": ["glab", "mr", "create", "--yes", "--source-branch", branch, "--title", title],
