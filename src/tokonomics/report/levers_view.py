@@ -39,7 +39,9 @@ def levers(result: LeversResult, request: Request) -> Answer:
     title = f"What to change first for {setup.deployment.model.name}"
     more = list(_utilization(utilization)) if utilization else []
     if metered := result.metered:
-        return Answer(result, f"{title}, as metered", lambda: [*proposals(result, metered), *more], drawn)
+        changes = {"What each change saves": lambda: charts.levers.proposals_chart(metered, setup)}
+        shown = changes if metered.proposals else {}
+        return Answer(result, f"{title}, as metered", lambda: [*proposals(result, metered), *more], shown)
     return Answer(result, title, lambda: [*_ranking(result, setup), *more], drawn)
 
 
