@@ -18,7 +18,7 @@ from tokonomics.measure.meter.live_meter import Meter, MeterSettings
 from tokonomics.measure.meter.readings import Counted
 from tokonomics.measure.meter.scrape import EngineSource
 from tokonomics.measure.meter.spans import BEYOND
-from tokonomics.measure.meter.state import MeterState
+from tokonomics.measure.meter.state import MeterState, MeterTally
 from tokonomics.measure.meter.windows import WINDOW_S, ServedWindow, quantile
 from tokonomics.operate.expect import WindowTraffic, in_buckets, lengths_in, trace_like, traffic_of
 from tokonomics.operate.learn import ForecastBand, TwinWindow, WindowFigure
@@ -359,3 +359,15 @@ def test_a_build_is_asked_for_once_a_process_and_another_one_is_a_change(tmp_pat
     assert asked == ["http://gpu:8000/version"] * 2
     (told,) = (change for window in windows_of(tmp_path / "meter.db") for change in window.changes)
     assert told.what == "another build: version 0.26.0 → 0.27.1"
+
+
+def test_requests_that_came_while_nobody_watched_are_not_of_the_time_that_was_watched() -> None:
+    """Of 600 s a gap took 200, over which a third of the tokens were counted; each second has one request."""
+    sums = MeterTally(
+        seconds=600.0, busy_s=400.0, gap_s=200.0, input_total=60_000.0, output=30_000.0, unseen_tokens=30_000.0,
+        answered=600.0, ttft_count=600.0,
+    )  # fmt: skip
+    found = traffic_of(ServedWindow(target="t", model="m", engine="vllm", start=0.0, sums=sums))
+    assert found is not None
+    assert found.requests_per_s == pytest.approx(1.0)
+    assert (found.input_tokens, found.output_tokens) == pytest.approx((100.0, 50.0))

@@ -60,13 +60,13 @@ class WindowTraffic(Noun):
 
 def traffic_of(window: ServedWindow) -> WindowTraffic | None:
     """Return the traffic of a window; None if hardly any came, or nobody watched."""
-    requests, seen_s, sums = window.requests, window.seen_s, window.sums
+    requests, seen_s, sums = window.seen_requests, window.seen_s, window.sums
     if requests < 1 or seen_s <= 0 or sums.output <= 0 or sums.input_total <= 0:
         return None
     return WindowTraffic(
         requests_per_s=requests / seen_s,
-        input_tokens=max(1.0, sums.input_total / requests),
-        output_tokens=max(1.0, sums.output / (sums.answered or requests)),
+        input_tokens=max(1.0, sums.input_total / window.requests),
+        output_tokens=max(1.0, sums.output / (sums.answered or window.requests)),
         hit_share=min(1.0, sums.input_cached / sums.input_total),
         seconds=seen_s,
         inputs=window.buckets.get(Counted.input_buckets, {}),

@@ -56,7 +56,7 @@ class MeteredServers(Noun):
 def metered_servers(windows: Iterable[ServedWindow]) -> MeteredServers | None:
     """Return the servers that the windows of one model are of; None if no request was counted, or nothing was paid."""
     rows = [window for window in windows if window.sums.seconds > 0]
-    requests = sum(_watched(window) for window in rows)
+    requests = sum(window.seen_requests for window in rows)
     if not rows or requests <= 0 or sum(window.sums.usd for window in rows) <= 0:
         return None
     since, until = _begins(rows), max(row.start + row.sums.seconds for row in rows)
@@ -97,19 +97,12 @@ def _begins(windows: Sequence[ServedWindow]) -> float:
     return max(first.start, ends - first.sums.seconds) if ends - first.start <= SECONDS_PER_HOUR else first.start
 
 
-def _watched(window: ServedWindow) -> float:
-    """Return the requests that came while the server was watched; those of a gap came at unknown times."""
-    tokens = window.sums.billed_tokens
-    unseen = window.sums.unseen_tokens / tokens if tokens > 0 else 0.0
-    return window.requests * (1 - min(1.0, unseen))
-
-
 def _rates(windows: Sequence[ServedWindow], since: float, until: float) -> dict[int, float]:
     """Return the requests a second of all servers in each whole hour that was watched, by its number since 1970."""
     sums: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for window in windows:
         of_hour = sums[int(window.start // SECONDS_PER_HOUR)]
-        for place, value in enumerate((_watched(window), window.seen_s, window.sums.seconds)):
+        for place, value in enumerate((window.seen_requests, window.seen_s, window.sums.seconds)):
             of_hour[place] += value
     first, end = -int(-since // SECONDS_PER_HOUR), int(until // SECONDS_PER_HOUR)
     rates = {}

@@ -54,6 +54,13 @@ class ServedWindow(Noun):
         return self.sums.ttft_count or self.sums.answered
 
     @property
+    def seen_requests(self) -> float:
+        """Return those that came while the server was watched: what was counted over a gap came in time nobody saw."""
+        tokens = self.sums.billed_tokens
+        unseen = self.sums.unseen_tokens / tokens if tokens > 0 else 0.0
+        return self.requests * (1 - min(1.0, unseen))
+
+    @property
     def seen_s(self) -> float:
         """Return the seconds in which the server was watched."""
         return self.sums.busy_s + self.sums.idle_s
