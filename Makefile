@@ -36,7 +36,7 @@ $(VENV)/code: $(VENV)/run docs/ship_code.py src/tokonomics/machine_code.py src/t
 
 $(VENV)/dev: requirements/dev.lock $(VENV)/run
 	@echo "Installing the checks into $(VENV) …"
-	@$(INSTALL) -r requirements/dev.lock
+	@$(INSTALL) -r requirements/run.lock -r requirements/dev.lock
 	@touch $@
 
 $(VENV)/docs: requirements/docs.lock $(VENV)/made
@@ -117,6 +117,7 @@ lock:
 	@$(UV) pip compile pyproject.toml --group dev --constraint requirements/run.lock --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet --output-file requirements/dev.lock
 	@$(UV) pip compile --group docs --constraint requirements/dev.lock --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet --output-file requirements/docs.lock
 	@$(UV) pip compile --group litellm --constraint requirements/dev.lock --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet --output-file requirements/litellm.lock
+	@$(PYTHON) requirements/apart.py requirements/dev.lock requirements/litellm.lock
 
 clean:
 	@rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

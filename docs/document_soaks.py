@@ -37,6 +37,17 @@ def meter_table() -> str:
     return "\n".join([said, "", *lines, "", f"Made by `{result['command']}` on {result['date']}, {result['machine']}."])
 
 
+def twin_line() -> str:
+    """What many twins take, from the last run of benchmarks/soak_twin.py."""
+    result = _result("soak-twin")
+    last = result["by_hour"][-1]
+    return (
+        f"{result['servers']:,} servers read every 15 s, each with a twin: {100 * last['meter']:.1f} % of a core for the meter "
+        f"and {100 * last['twins']:.1f} % for the twins, {last['memory_mb']:,} MB, of the ledger "
+        f"{last['ledger_mb'] / result['hours']:.0f} MB an hour. {_made_by(result)}"
+    )
+
+
 def page_table() -> str:
     """What the page holds before, during and after many visits, from the last run of benchmarks/soak_page.py."""
     result = _result("soak_page")

@@ -41,6 +41,7 @@ PAGES = (
     "docs/questions/what-would-caching-save.md",
     "docs/questions/which-gpu-for-a-70b.md",
     "docs/questions/which-flags.md",
+    "docs/questions/what-will-my-server-do-next.md",
     "docs/questions/is-the-new-build-slower.md",
     "docs/questions/which-quantisation.md",
     "docs/questions/who-comes-first.md",
@@ -94,6 +95,8 @@ CHARTS = {
     "bench.svg": f"import {ROOT / 'tests' / 'measure' / 'results' / 'inferencex.json'} --slo ttft_p50=0.5",
     "meter.svg": f"meter report --ledger {ROOT / 'tests' / 'measure' / 'pages' / 'week.db'} --since 2026-11-09 "
     "--until 2026-11-14 --by day",
+    "twin.svg": f"twin report --ledger {ROOT / 'docs' / 'examples' / 'twin-morning.db'} --since 2026-11-15T09:00 "
+    "--until 2026-11-15T13:05",
     "accuracy.png": f"calibrate --score {ROOT / 'benchmarks' / 'data' / 'published.csv.gz'} --split dev",
 }
 BLOCK = re.compile(
@@ -363,6 +366,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "client": client_table,
     "soak": _from("document_soaks", "meter_table"),
     "page-soak": _from("document_soaks", "page_table"),
+    "twin-soak": _from("document_soaks", "twin_line"),
     "sweep-soak": _from("document_soaks", "sweep_lines"),
     "growth": growth_table,
     "commitments": _from("document_commitments", "backtest_table"),

@@ -55,6 +55,7 @@ _FLAGS = {
     "as_family": "as",
     "try_": "try",
     "classes": "class",
+    "open_": "open",
 }
 """Flags of fields whose flag is not a valid Python name."""
 

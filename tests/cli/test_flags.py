@@ -32,7 +32,8 @@ OTHERWISE = {
     ("breakeven", "--usd-per-hour"),  # beside --replica-tokens-per-second
     ("tenants", "--trace"),  # one log for each tenant
     ("own-hardware", "--gpus"), ("can-run", "--gpus"), ("cost", "--gpus"),
-    ("probe", "--from"), ("apis", "--input"), ("apis", "--output"), ("validate", "--chart"),
+    ("probe", "--from"), ("levers", "--from"), ("stack", "--from"),
+    ("apis", "--input"), ("apis", "--output"), ("validate", "--chart"),
 }  # fmt: skip
 """The same word for another thing, each with its own explanation."""
 

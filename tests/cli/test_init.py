@@ -86,7 +86,7 @@ def test_a_key_of_several_verbs_is_said_once_and_belongs_to_a_group() -> None:
     assert len(grouped) == len(set(grouped))
     takers = {key: [verb for verb in scenario_verbs() if key in known_keys([verb])] for key in known_keys()}
     assert {key for key, verbs in takers.items() if len(verbs) > 1} & set(shared_keys()) == set(grouped)
-    written = {"save", "deploy_to", "quote", "chart", "html", "json", "as_code"}
+    written = {"save", "deploy_to", "quote", "chart", "html", "json", "as_code", "open", "take"}
     assert set(known_keys()) - set(shared_keys()) == {*written, "utilization", "gpus"}
 
 

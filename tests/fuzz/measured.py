@@ -301,7 +301,7 @@ def ledgers() -> list[bytes]:
         span = PaidTime(
             target="http://a", model="m", engine="vllm", watched=WatchedSpan.seen, usd_per_hour=2.0,
             labels={"pod": "x"},
-            start=1.7e9, **sums,
+            start=1.7e9, glimpse=None, **sums,
         )  # fmt: skip
         reading = Reading("http://a", "vllm", "m", 1.7e9, {Counted.output: {"vllm:generation_tokens_total": 7.0}})
         with Ledger(path) as book:

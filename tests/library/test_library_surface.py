@@ -22,7 +22,8 @@ FUNCTIONS = [name for name in tk.__all__ if name != "TokonomicsError"]
 LEFT_OUT = {
     "chart": "a result draws its chart", "html": "a notebook is the page", "as_json": "to_json()",
     "as_code": "it prints the call", "top": "a frame has all rows", "why": 'to_frame("rejected")',
-    "deploy": "writes files", "deploy_to": "writes files", "quote": "writes files",
+    "deploy": "writes files", "deploy_to": "writes files", "quote": "writes files", "open_": "writes a branch",
+    "take": "writes a branch",
 }  # fmt: skip
 """Flags that are no arguments, and what stands for them."""
 HEAVY = {"altair", "fastapi", "numba", "numpy", "polars", "pydantic", "rich", "scipy", "typer"}

@@ -27,7 +27,8 @@ def _span(row: dict[str, str]) -> PaidTime:
     return PaidTime(
         target=row["target"], model=row["model"], engine=row["engine"], watched=WatchedSpan(row["watched"]),
         labels={"team": row["team"]}, server_s=figures["seconds"],
-        failed_s=figures["busy_s"] * figures["failed"] / ended if ended else 0.0, **figures,
+        failed_s=figures["busy_s"] * figures["failed"] / ended if ended else 0.0, glimpse=None,
+        **figures,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tokonomics.measure.meter.engines import FINDER, readings_of, samples_of
 from tokonomics.measure.meter.ledger import Ledger
@@ -83,6 +83,15 @@ def read_page(page: str, target: str = "t", at: float = 0.0, labels: Mapping[str
     return readings_of(samples_of(page, FINDER), target, at, labels)
 
 
+class Paged(Protocol):
+    """Anything that has a metrics page now, unless it is down."""
+
+    clock: HandClock
+    up: bool
+
+    def page(self) -> str: ...
+
+
 @dataclass
 class HandSource:
     """Gives the readings that a test makes."""
@@ -101,7 +110,7 @@ class PageSource(HandSource):
     """Reads a process without a network."""
 
     def __init__(
-        self, process: Process, name: str = "http://gpu:8000", labels: Mapping[str, str] | None = None
+        self, process: "Paged", name: str = "http://gpu:8000", labels: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(name, self._page, labels=labels or {})
         self.process = process

@@ -57,7 +57,8 @@ def test_every_verb_pays_the_same_for_a_gpu_hour(gpu: str) -> None:
     assert isinstance(found, PlanResult)
     planned = there(found.best)
     assert (planned.replicas, planned.gpus_per_replica) == (1, 1)
-    now = Bills().bill_of(setup_of(LeversRequest.checked(asked), SILENT))
+    today, _ = setup_of(LeversRequest.checked(asked), SILENT)
+    now = Bills().bill_of(today)
     assert isinstance(now, Bill)
     simulated, most = (
         simulate(SimulateRequest.checked({**asked, "requests": 200})),
@@ -81,7 +82,7 @@ def test_levers_and_cache_charge_the_same_for_memories_that_the_machine_has_in_p
     asked = {"model": "llama-3.1-8b", "gpu": "L40S", "trace": "mooncake-conversation", "to": "1m", "rate": "0.4",
              "slo": "ttft_p99=20"}  # fmt: skip
     tiers = "dram=200,ssd=100"
-    setup = setup_of(LeversRequest.checked(asked), SILENT)
+    setup, _ = setup_of(LeversRequest.checked(asked), SILENT)
     bill = Bills().bill_of(replace(setup, tiers=tiers))
     assert isinstance(bill, Bill)
     rows = there(cache(CacheRequest.checked({**asked, "tiers": tiers})).prefix_cache).rows

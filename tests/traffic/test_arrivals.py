@@ -263,3 +263,20 @@ def test_a_log_has_the_hours_that_were_seen() -> None:
     even = make_trace(np.linspace(0, 3 * 3600, 601), [10] * 601, [10] * 601)
     assert swing_of_log(even) is None
     assert swing_of_log(make_trace([0.0, 1.0, 3600.0], [10] * 3, [10] * 3)) is None
+
+
+def test_a_rate_for_each_hour_repeats_after_the_last() -> None:
+    """Two an hour's length each: none in the first, one a second in the second."""
+    arrivals = parse_arrivals("hourly:0/1")
+    assert arrivals.curve.period_s == 7200
+    drawn = draw_arrivals(arrivals, duration_s=4 * 3600, seed=1)
+    counts = np.histogram(drawn[1:], 4, (0, 4 * 3600))[0]
+    assert counts[0] == counts[2] == 0
+    assert counts[1] == pytest.approx(3600, abs=4 * 60)
+    assert counts[3] == pytest.approx(3600, abs=4 * 60)
+
+
+@pytest.mark.parametrize("text", ["hourly:", "hourly:0/0", "hourly:1/-1", "hourly:a/b", "hourly:" + "1/" * 168 + "1"])
+def test_rates_of_hours_are_numbers_of_which_one_is_above_0(text: str) -> None:
+    with pytest.raises(BadInput, match="requests a second of each hour"):
+        parse_arrivals(text)

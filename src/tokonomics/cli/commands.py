@@ -158,6 +158,10 @@ def _answered(verb: Verb, given: Mapping[str, Any]) -> int:
     typed = command_line(sys.argv[1:])
     with Terminal(typed) as terminal:
         result = verb.answer(request, terminal)
+        if getattr(result, "drafted", None):
+            from tokonomics.cli.open_change import opened
+
+            result = opened(result, request, terminal)
         answer = describe(verb, result, request)
     if shown.chart and not answer.charts and verb.name == "validate":
         raise BadInput("an engine's log has no chart", field="chart")

@@ -40,6 +40,7 @@ ACTIONS: dict[str, Action] = {
     "init": Action(BUY, "Write a scenario file to begin with.", "tokonomics.cli.commands:init"),
     "sweep": Action(BUY, "Ask a verb at many points of a scenario.", "tokonomics.sweep.sweep:sweep"),
     "meter": Action(RUN, "What the tokens of live servers cost, idle time included.", "tokonomics.cli.meter:app"),
+    "twin": Action(RUN, "Predict a live server's next window, and say what changed.", "tokonomics.cli.twin:app"),
     "web": Action(RUN, "Open the page: the same answers, with sliders and charts.", "tokonomics.web.serve:web"),
     "mcp": Action(RUN, "Answer agents over the Model Context Protocol.", "tokonomics.mcp.serve:mcp"),
 }

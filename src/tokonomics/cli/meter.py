@@ -1,7 +1,7 @@
 """Run ``tokonomics meter``: show what the tokens of live servers cost now."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from tokonomics.report.terminal import Terminal, console, say, show, show_json
 
 if TYPE_CHECKING:
     from tokonomics.measure.meter.session import Show
+    from tokonomics.report.blocks import View
 
 _WATCH = "What the tokens of these servers cost now, this hour and today, until Ctrl-C."
 *_FIRST, _LAST = (words.title for words in ENGINES)
@@ -28,7 +29,7 @@ _READ = f"{', '.join(_FIRST)} and {_LAST}"
 _EXPORT = "What tokens have cost, for LiteLLM, FinOps tools (FOCUS 1.2), Prometheus or a spreadsheet."
 
 
-class _UrlsOrVerb(TyperGroup):
+class UrlsOrVerb(TyperGroup):
     """Read ``meter http://…`` as ``meter watch http://…``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -47,7 +48,7 @@ class _UrlsOrVerb(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_UrlsOrVerb,
+    cls=UrlsOrVerb,
     no_args_is_help=True,
     help=f"""What the tokens of live servers cost, idle time included.
 
@@ -89,8 +90,16 @@ def watch(**given: Any) -> None:
         say(f"report:  tokonomics meter report --since 1d --by model,hour{more}")
 
 
+def _shown(json: bool, once: bool) -> "AbstractContextManager[Show]":
+    from tokonomics.report import meter_view
+
+    return each_shown(json, once, meter_view.live, meter_view.line)
+
+
 @contextmanager
-def _shown(json: bool, once: bool) -> "Iterator[Show]":
+def each_shown(
+    json: bool, once: bool, live: Callable[[Any], "View"], line: Callable[[Any], str]
+) -> Iterator[Callable[[Any], None]]:
     """Yield the function that shows each interval: redrawn on a terminal, a line in a pipe, an object as JSON."""
     if once:
         yield lambda state: None
@@ -98,11 +107,9 @@ def _shown(json: bool, once: bool) -> "Iterator[Show]":
     if json:
         yield lambda state: typer.echo(state.model_dump_json())
         return
-    from tokonomics.report import meter_view
-
     screen = console()
     if not screen.is_terminal:
-        yield lambda state: typer.echo(spelled(meter_view.line(state), flag))
+        yield lambda state: typer.echo(spelled(line(state), flag))
         return
     from rich.live import Live
 
@@ -110,7 +117,7 @@ def _shown(json: bool, once: bool) -> "Iterator[Show]":
     from tokonomics.report.terminal import renderable
 
     with Live(console=screen, auto_refresh=False, transient=True) as shown:
-        yield lambda state: shown.update(renderable(sections(meter_view.live(state))), refresh=True)
+        yield lambda state: shown.update(renderable(sections(live(state))), refresh=True)
 
 
 def report(**given: Any) -> None:
@@ -214,8 +221,8 @@ def export(**given: Any) -> None:
     say(export_line(found))
 
 
-_JSON = replace(parameters_of(Shown)["as_json"], help="One JSON object an interval, or the last with --once.")
-_OPTIONS = {**parameters_of(MeterWatchRequest), "as_json": _JSON}
+JSON_EACH = replace(parameters_of(Shown)["as_json"], help="One JSON object an interval, or the last with --once.")
+_OPTIONS = {**parameters_of(MeterWatchRequest), "as_json": JSON_EACH}
 app.command("watch")(with_options(watch, _OPTIONS, help_of(_WATCH, MeterWatchRequest)))
 _REPORTED = {**METER_REPORT.keys, **parameters_of(EveryWeek)}
 app.command("report")(with_options(report, _REPORTED, help_of(METER_REPORT.summary, MeterReportRequest)))

@@ -17,6 +17,7 @@ from tokonomics.catalog.load_models import all_models, find_quantised
 from tokonomics.errors import BadInput, UnknownName, shorten
 from tokonomics.questions.request import Kind, Parameter, Parameters, model_in, texts
 from tokonomics.traffic.formats import TRACES
+from tokonomics.traffic.grammar import span_s
 
 UPLOAD = "upload:"
 FindUpload = Callable[[str], Path]  # returns the file of an upload's id; raises BadInput if there is none
@@ -59,6 +60,8 @@ def _checked(value: Any, parameter: Parameter, find_upload: FindUpload | None) -
             return _lengths(value, where, find_upload)
         case Kind.TENANT:
             return _tenant(value, where, find_upload)
+        case Kind.METERED:
+            return _time(value, where)
         case _:
             return _plain(value, where, find_upload)
 
@@ -113,6 +116,15 @@ def _lengths(text: str, where: str, find_upload: FindUpload | None) -> str:
     if re.search(r"trace\s*:", text, re.I):
         raise BadInput(f"'{shorten(text)}' is not understood", where=where, fix="Such as trace:azure-conv.")
     return _plain(text, where, find_upload)
+
+
+def _time(text: str, where: str) -> str:
+    """Return a time of a log; ledgers and servers of this machine are not for others."""
+    if span_s(text) is None:
+        raise BadInput(
+            f"'{shorten(text)}' is no time; what was metered is not read here", where=where, fix="Such as 10m."
+        )
+    return text
 
 
 def _tenant(text: str, where: str, find_upload: FindUpload | None) -> str:

@@ -8,7 +8,7 @@ report published evaluations, with their source; they say nothing about another 
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
@@ -18,7 +18,7 @@ from tokonomics.catalog.checkpoints import QuantisedPart, allowed_by_recovery
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import all_models, find_model
 from tokonomics.catalog.models import ModelSpec
-from tokonomics.catalog.offers import Terms
+from tokonomics.catalog.offers import Offer, Terms
 from tokonomics.errors import BadInput, option
 from tokonomics.levers.batch_work import deferred, with_waiting
 from tokonomics.physics.deployment import ACCEPTANCE, DRAFT_TOKENS, Deployment, Speculation, why_not_run
@@ -83,8 +83,11 @@ KNOBS = {
     "autoscale": Knob(("autoscale",), "autoscaling"),
     "commit": Knob(("commit",), "commitment"),
     "spot": Knob(("spot",), "spot"),
+    "offers": Knob(("offers",), "another seller"),
 }
 """The knobs, in the order in which a stack moves them."""
+OFFERS = "offers"
+"""Renting the same machines elsewhere: of what is paid for at a price of its own, as metered."""
 API = "api"
 """Calling an API moves no knob: it replaces the setup, so it stands beside the others and is combined with none."""
 CLOCKS = "clocks"
@@ -193,6 +196,16 @@ def all_levers(choices: Choices | None = None, bills: Bills | None = None) -> tu
               partial(_switch, "spot", True, partial(_not_sold, Terms.spot))),
     )  # fmt: skip
     return tuple(lever for lever in levers if lever.knob not in choices.without)
+
+
+def elsewhere(offers: Sequence[Offer]) -> Lever:
+    """Return the lever of renting the same GPUs at the market's price instead of at one's own."""
+
+    def apply(setup: Setup) -> Setup | NotServed:
+        return replace(setup, offers=tuple(offers))
+
+    return Lever("the same GPUs elsewhere", OFFERS, "days: another provider, load test", "supply, another provider",
+                 QUALITY_NONE, apply)  # fmt: skip
 
 
 # --- each of them ---------------------------------------------------------------------------------------------------

@@ -141,9 +141,11 @@ def rank_levers(
     apis: Sequence[ApiCost] | None = None,
     region: Sequence[str] = (),
     clocks: bool = False,
+    least_usd_per_month: float = CENT,
 ) -> Ranked | NotServed:
     """Return each lever alone, then together; or why the setup itself cannot be served.
 
+    Together are only levers without each of which the bill would be higher by ``least_usd_per_month``.
     Calling the cheapest of ``apis`` in the region is a lever too, but is combined with no other: it replaces the setup.
     Locking the GPUs' ``clocks`` has no bill.
     """
@@ -158,7 +160,7 @@ def rank_levers(
         bills.begin(f"{place} of {plural(len(levers), 'lever')}: {lever.name}")
         pulled.append(pull(lever, setup, now, bills))
     ranked = sorted(pulled, key=_most_saved_then_most_room)
-    end, best, taken = _together(setup, now, levers, ranked, bills)
+    end, best, taken = _together(setup, now, levers, ranked, bills, max(CENT, least_usd_per_month))
     tokens, has_slo = setup.load.workload.tokens_per_month, bool(setup.slos)
     beside = [
         cheapest_api(apis or (), tokens, bill.usd_per_month, region=region, has_slo=has_slo) for bill in (now, best)
@@ -275,7 +277,7 @@ def taken_on_top(
 
 
 def _together(
-    setup: Setup, now: Bill, levers: Sequence[Lever], ranked: Sequence[Pulled], bills: Bills
+    setup: Setup, now: Bill, levers: Sequence[Lever], ranked: Sequence[Pulled], bills: Bills, least_usd: float
 ) -> tuple[Setup, Bill, list[str]]:
     """Apply levers on top of each other, largest saving first; also once with each way to quantise and the GPUs first.
 
@@ -298,11 +300,13 @@ def _together(
     ends = []
     for place, order in enumerate(orders, 1):
         bills.begin(f"levers together, order {place} of {len(orders)}")
-        ends.append(_applied(setup, now, order, bills))
+        ends.append(_applied(setup, now, order, bills, least_usd))
     return min(ends, key=lambda end: (round(end[1].usd_per_month, 2), len(end[2])))
 
 
-def _applied(setup: Setup, now: Bill, order: Sequence[Lever], bills: Bills) -> tuple[Setup, Bill, list[str]]:
+def _applied(
+    setup: Setup, now: Bill, order: Sequence[Lever], bills: Bills, least_usd: float
+) -> tuple[Setup, Bill, list[str]]:
     end, best = setup, now
     taken: list[Lever] = []
     for lever in order:
@@ -316,7 +320,7 @@ def _applied(setup: Setup, now: Bill, order: Sequence[Lever], bills: Bills) -> t
     for lever in list(taken):
         back = moved(end, setup, lever.knob)
         bill = bills.bill_of(back)
-        if isinstance(bill, Bill) and bill.usd_per_month < best.usd_per_month + CENT:
+        if isinstance(bill, Bill) and bill.usd_per_month < best.usd_per_month + least_usd:
             end, best = back, bill
             taken.remove(lever)
     return end, best, [lever.name for lever in taken]

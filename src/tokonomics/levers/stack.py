@@ -17,6 +17,7 @@ from tokonomics.levers.boundaries import context_of, paying_acceptance
 from tokonomics.levers.lever_list import (
     KNOBS,
     NOTHING_SHARED,
+    OFFERS,
     Choices,
     all_levers,
     differs,
@@ -35,7 +36,7 @@ from tokonomics.sizing.setup import Setup
 from tokonomics.types import Marked, Noun, copied
 from tokonomics.units import plural
 
-ORDER = tuple(KNOBS)
+ORDER = tuple(knob for knob in KNOBS if knob != OFFERS)
 _PLANNED = ("batch", "weights", "kv", "hardware")  # what the planner decides at once
 _UNMEASURED = (
     f"not tried: what it saves depends on its acceptance. Give yours ({option('acceptance')}), or a {option('draft')}"

@@ -55,7 +55,7 @@ MOST_CHARACTERS = 40_000
 """Limit of a document. A choice: figures are about three characters a token, and Claude Code warns of an answer
 above 10,000 tokens and refuses one above 25,000 (MAX_MCP_OUTPUT_TOKENS, its MCP page)."""
 _ENTRIES = (1000, 500, 200, 100, 50, 20, 10, 5, 2)  # entries of every list to try; the first that fits is used
-_HUB = "hub"  # the only input that makes a tool ask another machine
+_HUB = "hub"  # the only input that makes a tool ask another machine, beside a Prometheus that is named
 _SHORTER = 10  # short entries, such as regions, that count as one entry with parts
 
 

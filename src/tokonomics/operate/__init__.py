@@ -1,1 +1,1 @@
-"""Close the loop on a live engine: flags proven on it (``tune``), builds compared before they serve (``guard``)."""
+"""Close the loop on live servers: flags proven, builds compared, twins that forecast, reports that are sent."""

@@ -1,6 +1,8 @@
 """Answer what to change first, what all changes save together, and what caches save."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,9 @@ from pydantic import Field
 from tokonomics.catalog.layers import WEIGHT_PRECISIONS, parse_precision
 from tokonomics.catalog.offers import Offer
 from tokonomics.errors import BadInput, did_you_mean, option, shorten
-from tokonomics.levers.lever_list import API, CLOCKS, KNOBS, Choices, all_levers
+from tokonomics.levers.lever_list import API, CLOCKS, KNOBS, OFFERS, Choices, all_levers, elsewhere
 from tokonomics.levers.prefix_cache import PrefixCacheLever, prefix_cache_lever
-from tokonomics.levers.ranking import Ranking, Utilization, rank_levers, utilization_bills
+from tokonomics.levers.ranking import Ranked, Ranking, Utilization, rank_levers, utilization_bills
 from tokonomics.levers.semantic_cache import (
     THRESHOLDS,
     SemanticHits,
@@ -28,6 +30,10 @@ from tokonomics.money.breakeven import Upkeep, upkeep
 from tokonomics.money.cache_tiers import AUTO, parse_tiers
 from tokonomics.money.cost import require_positive
 from tokonomics.money.trace_bills import ApiCost
+from tokonomics.operate.expect import profile_of
+from tokonomics.operate.metered import metered_load
+from tokonomics.operate.pull_request import OpenedChange
+from tokonomics.physics.calibration import active, using
 from tokonomics.physics.deployment import DRAFT_TOKENS, Deployment
 from tokonomics.planner.apis import ApiBeside, api_bills, cheapest_api
 from tokonomics.planner.parsing import listed, share_of_quality, spare_from
@@ -35,11 +41,23 @@ from tokonomics.questions.catalogue import extras_of, offers_of
 from tokonomics.questions.deployment import check_jobs, check_pauses, deployment_of, named, require_writer, targets_of
 from tokonomics.questions.inputs import BatchLimits, Layout
 from tokonomics.questions.load import load_of
+from tokonomics.questions.metered import (
+    REPLICAS,
+    TOGETHER,
+    MeteredRun,
+    MeteredToday,
+    as_metered,
+    is_metered,
+    metered_run,
+    proposed,
+)
+from tokonomics.questions.proposal import DraftedChange, check_open, drafted, taken
 from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.traffic import CacheRequest, Changes, LeversRequest, StackRequest
 from tokonomics.questions.result import Result, beside
 from tokonomics.questions.serving import prices_of, say_if_compiling, say_left_out, within_context
 from tokonomics.questions.traffic import read_time, traffic_of
+from tokonomics.questions.twin import as_stated
 from tokonomics.sizing.bill import Bills
 from tokonomics.sizing.hosts import cheapest_host, left_gb
 from tokonomics.sizing.layouts import FLOOR, NotServed
@@ -49,7 +67,7 @@ from tokonomics.traffic.prompts import Prompts, embed, read_pairs, read_prompts
 from tokonomics.traffic.slo import Slo
 from tokonomics.traffic.workload import Workload
 from tokonomics.types import today
-from tokonomics.units import percent, usd
+from tokonomics.units import HOURS_PER_MONTH, percent, usd
 
 
 class LeversResult(Result, Ranking):
@@ -60,12 +78,17 @@ class LeversResult(Result, Ranking):
     utilization: Utilization | None  # the bill against batch limit, load and burstiness, if asked for
     upkeep_now: Upkeep | None = None  # a month of today's setup with people and overheads, if any are given
     upkeep_together: Upkeep | None = None  # the same with all useful levers
+    metered: MeteredToday | None = None  # what runs today as metered, and what is proposed for it
+    opened: OpenedChange | None = None  # the branch that a proposal was put on, if asked for
     workload: Workload
     slos: tuple[Slo, ...] = Field(alias="promises")
 
     setup: Any = beside()
+    drafted: Any = beside()  # the change to open, for the door that does
 
     def headline(self) -> str:
+        if self.metered:
+            return self._proposed(self.metered)
         now, together = usd(self.now.usd_per_month), usd(self.together.usd_per_month)
         if not self.taken:
             return f"{self.now.deployment}: {now} a month, and no lever lowers it"
@@ -75,6 +98,14 @@ class LeversResult(Result, Ranking):
             f"{self.now.deployment}: {now} a month now, {together} with all that help "
             f"({percent(self.saved_share)} less){alone}"
         )
+
+    @staticmethod
+    def _proposed(metered: MeteredToday) -> str:
+        paid = f"{metered.servers.model}: {usd(metered.usd_per_month)} a month as metered"
+        if not metered.proposals:
+            return f"{paid}; no change saves more than the twin's own error"
+        best = metered.proposals[0]
+        return f"{paid}; {best.name} saves {percent(best.saved_share)}"
 
 
 class StackResult(Result, Waterfall):
@@ -91,8 +122,8 @@ class StackResult(Result, Waterfall):
 _TAKES_A_WHILE = 200_000  # with this many requests, thirty simulations take more than 15 seconds
 
 
-def setup_of(request: LeversRequest | StackRequest, listener: Listener) -> Setup:
-    """Return what runs today."""
+def setup_of(request: LeversRequest | StackRequest, listener: Listener) -> tuple[Setup, MeteredRun | None]:
+    """Return what runs today, and what was metered of it if that is asked for."""
     if isinstance(request, StackRequest):  # it starts with the checkpoint's precision and the engine's own limits
         layout, limits = (
             Layout(tp=request.tp, pp=request.pp, ep=request.ep, dp=request.dp, engine=request.engine),
@@ -102,12 +133,18 @@ def setup_of(request: LeversRequest | StackRequest, listener: Listener) -> Setup
         layout, limits = request, request
     deployment = deployment_of(layout, request.model, request.gpu)
     require_writer(deployment.model)
-    targets, offers, load = targets_of(request), offers_of(request), load_of(request, listener)
+    targets, offers, run = targets_of(request), offers_of(request), None
     context = deployment.model.max_context
-    load = load.within(context)
+    if is_metered(request):
+        run = metered_run(request, deployment, listener)
+        load = replace(metered_load(run.servers, context, request.seed), headroom=request.headroom or 0.0)
+        offers = as_metered(offers, deployment, run.servers)
+    else:
+        _refuse_metered(request)
+        load = load_of(request, listener).within(context)
     say_left_out(load, context, listener)
     check_pauses(targets, load.trace)
-    if request.usd_per_hour is not None:
+    if request.usd_per_hour is not None and run is None:
         offers = _at_price(deployment, offers, request.usd_per_hour)
     setup = Setup(
         deployment=deployment,
@@ -120,13 +157,31 @@ def setup_of(request: LeversRequest | StackRequest, listener: Listener) -> Setup
         spare=spare_from(request.spare),
         offline=request.offline,
     )
+    if run is not None:
+        setup = as_stated(
+            setup, {name: said for name, said in run.servers.states.items() if not _is_typed(limits, name)}
+        )
     if request.tiers is not None:  # check them even if no lever uses them
         parse_tiers(request.tiers, deployment)
     many = len(load.trace)
     if many > _TAKES_A_WHILE:
-        part = f"{option('start')} and {option('end')} take a part of a log"
-        listener.note(f"{many:,} requests are simulated some thirty times; {part}")
-    return setup
+        part = "" if run else f"; {option('start')} and {option('end')} take a part of a log"
+        listener.note(f"{many:,} requests are simulated some thirty times{part}")
+    return setup, run
+
+
+_STATED = {"cache_dtype": "kv", "enable_prefix_caching": "no_prefix_cache"}
+"""What a metrics page says of a set-up, and the input that says the same."""
+
+
+def _is_typed(limits: object, stated: str) -> bool:
+    return bool(getattr(limits, _STATED.get(stated, ""), None))
+
+
+def _refuse_metered(request: LeversRequest | StackRequest) -> None:
+    for name in ("since", "query"):
+        if getattr(request, name) is not None:
+            raise BadInput("is for what was metered", field=name, fix=f"Add {option('start', 'ledger')}.")
 
 
 def _at_price(deployment: Deployment, offers: tuple[Offer, ...], usd_per_gpu_hour: float) -> tuple[Offer, ...]:
@@ -182,18 +237,17 @@ def _apis(request: LeversRequest | StackRequest, setup: Setup) -> tuple[ApiCost,
 def levers(request: LeversRequest, listener: Listener = SILENT) -> LeversResult:
     """Rank every lever by its saving, and combine all that help."""
     choices, extras = choices_of(request), extras_of(request)
-    setup = setup_of(request, listener)
+    check_open(request)
+    setup, run = setup_of(request, listener)
     say_if_compiling(listener)
     listener.doing("simulating")
     bills = Bills(progress=listener.doing)
-    apis = None if API in choices.without else _apis(request, setup)
-    region = listed(request.region, "region") or ()
-    clocks = CLOCKS not in choices.without
-    found = rank_levers(setup, all_levers(choices, bills), bills, apis, region, clocks=clocks)
-    if isinstance(found, NotServed):
-        raise NeverHolds(found, f"{setup.deployment}: ")
+    with _as_learned(setup, run, request, listener):
+        found, metered, change = _ranked(request, choices, setup, run, bills, listener)
     ranking, tokens = found.ranking, setup.load.workload.tokens_per_month
     return LeversResult(
+        metered=metered,
+        drafted=change,
         **dict(ranking),
         upkeep_now=upkeep(extras, ranking.now.usd_per_month, tokens),
         upkeep_together=upkeep(extras, ranking.together.usd_per_month, tokens),
@@ -204,10 +258,52 @@ def levers(request: LeversRequest, listener: Listener = SILENT) -> LeversResult:
     )
 
 
+@contextmanager
+def _as_learned(setup: Setup, run: MeteredRun | None, request: LeversRequest, listener: Listener) -> Iterator[None]:
+    """Predict with what a twin has learned of the servers, if it has."""
+    if run is None or not run.factors:
+        yield
+        return
+    if active() is not None:
+        listener.note("the twin's own factors are used instead of the profile: it learned them without one")
+    with using(profile_of(setup, run.factors)):
+        yield
+
+
+def _ranked(
+    request: LeversRequest, choices: Choices, setup: Setup, run: MeteredRun | None, bills: Bills, listener: Listener
+) -> tuple[Ranked, MeteredToday | None, DraftedChange | None]:
+    """Return the ranking, what is proposed for what was metered, and the change to open if one is asked for."""
+    levers = all_levers(choices, bills)
+    if run is not None and choices.without.isdisjoint({OFFERS}):
+        levers = (*levers, elsewhere(offers_of(request)))
+    apis = None if API in choices.without else _apis(request, setup)
+    region = listed(request.region, "region") or ()
+    least = run.errors.speed * run.servers.usd_per_hour * HOURS_PER_MONTH if run and run.errors else 0.0
+    clocks = CLOCKS not in choices.without
+    found = rank_levers(setup, levers, bills, apis, region, clocks=clocks, least_usd_per_month=least)
+    if isinstance(found, NotServed):
+        raise NeverHolds(found, f"{setup.deployment}: ")
+    if run is None:
+        return found, None, None
+    bills.begin("what runs today, on as many servers")
+    modelled = bills.bill_on(setup, run.servers.servers)
+    if isinstance(modelled, NotServed):
+        raise NeverHolds(modelled, f"{setup.deployment}: ")
+    metered = proposed(run, setup, found.ranking, modelled)
+    if request.open_ is None:
+        return found, metered, None
+    one = taken(request, metered.proposals)
+    changed = {REPLICAS: setup, TOGETHER: found.setup}.get(one.knob)
+    made = changed or next(lever.apply(setup) for lever in levers if lever.name == one.name)
+    assert isinstance(made, Setup)
+    return found, metered, drafted(request, run, setup, made, one, bills, listener)
+
+
 def stack(request: StackRequest, listener: Listener = SILENT) -> StackResult:
     """Simulate each step from one request at a time to the best deployment found, with its saving."""
     choices, steps = choices_of(request), order_from(request.order)
-    setup = setup_of(request, listener)
+    setup, _ = setup_of(request, listener)
     say_if_compiling(listener)
     listener.doing("simulating")
     found = stacked(setup, choices, steps, Bills(progress=listener.doing))

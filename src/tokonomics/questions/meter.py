@@ -51,6 +51,7 @@ from tokonomics.questions.requests.run import (
     MeterExportRequest,
     MeterReportRequest,
     MeterWatchRequest,
+    TwinReportRequest,
 )
 from tokonomics.questions.result import Result, beside
 from tokonomics.traffic.attribution import MOST_LABELS
@@ -329,7 +330,7 @@ def export_format(text: str) -> ExportFormat:
 
 
 def stretch(
-    request: MeterReportRequest | MeterExportRequest, book: Ledger, listener: Listener = SILENT
+    request: MeterReportRequest | MeterExportRequest | TwinReportRequest, book: Ledger, listener: Listener = SILENT
 ) -> tuple[float, float]:
     """Return the first and the last instant of the period; without an end, the end of the ledger."""
     # After the ledger's snapshot, so that the row a meter is writing ends before, with all that it counted.
@@ -343,7 +344,7 @@ def stretch(
     return first, last
 
 
-def _asked_for(request: MeterReportRequest | MeterExportRequest, now: float) -> tuple[float, float]:
+def _asked_for(request: MeterReportRequest | MeterExportRequest | TwinReportRequest, now: float) -> tuple[float, float]:
     """Return the period as written; without an end, until now."""
     first = instant(request.since, now, "since")
     last = instant(request.until, now, "until") if request.until is not None else now

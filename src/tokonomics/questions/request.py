@@ -39,6 +39,9 @@ class Kind(StrEnum):
     LENGTHS = "lengths"
     FILE = "file"
     EMBEDDER = "embedder"
+    METERED = (
+        "metered"  # a time, or what was metered: a ledger, twin or a Prometheus, which doors of others do not take
+    )
     TENANT = "tenant"  # a model with its traffic, as one text or as a table of a scenario file
 
 

@@ -248,7 +248,7 @@ def command_line(words: Iterable[str]) -> str:
 
 
 FRAMES = ("models", "gpus", "offers")  # lists of the catalogue, which the library returns as frames
-LEFT_OUT = frozenset({"top", "why", "deploy", "deploy_to", "quote"})
+LEFT_OUT = frozenset({"top", "why", "deploy", "deploy_to", "quote", "open_", "take"})
 """Inputs about how a terminal shows an answer, or about files: a frame has all rows, ``to_frame("rejected")``."""
 
 _WIDTH = 100  # longest line: beyond it each argument gets its own line

@@ -137,8 +137,9 @@ _ASKED_BY_FLAG = (
 )  # fmt: skip
 VERBS = {verb.name: verb for verb in _LISTED}
 METER_REPORT = Verb("meter report", RUN, "What tokens have cost, from the meter's ledger.", "meter", charts=True)
-"""A verb within ``meter``, which answers nothing itself."""
-QUESTIONS = VERBS | {verb.name: verb for verb in (*_ASKED_BY_FLAG, METER_REPORT)}
+TWIN_REPORT = Verb("twin report", RUN, "How good forecasts of a server were, and what changed.", "twin", charts=True)
+"""Verbs within ``meter`` and ``twin``, which answer nothing themselves."""
+QUESTIONS = VERBS | {verb.name: verb for verb in (*_ASKED_BY_FLAG, METER_REPORT, TWIN_REPORT)}
 IN_PYTHON = ("plan", "fleet", "breakeven", "can-run", "fit", "predict", "curve", "trace", "simulate", "capacity",
              "levers", "models", "gpus", "offers")  # fmt: skip
 """The questions that are functions of the library; the last three return frames."""

@@ -102,6 +102,7 @@ _VIEWS = {
     "import_results": "bench_view",
     "calibrate": "validate_view", "probe": "validate_view", "validate": "validate_view", "doctor": "catalog_view",
     "prices_refresh": "catalog_view", "meter_report": "meter_view", "tune": "tune_view", "verify": "tune_view",
+    "twin_report": "twin_view",
     "guard": "guard_view",
 }  # fmt: skip
 """The module that has a function with the verb's name."""

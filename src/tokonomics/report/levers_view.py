@@ -12,14 +12,14 @@ from tokonomics.questions.levers import LeversResult, StackResult
 from tokonomics.questions.request import Request
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
-from tokonomics.report.shared_view import api_fact, api_lines
+from tokonomics.report.proposals_view import proposals
+from tokonomics.report.shared_view import api_fact, api_lines, folded_reasons, levers_question, quality_sources
 from tokonomics.report.wording import (
     NO_VALUE,
     aged_since,
     bought_text,
     percent_text,
     quoted_text,
-    setup_text,
     speed_word,
     time_text,
 )
@@ -38,6 +38,10 @@ def levers(result: LeversResult, request: Request) -> Answer:
     drawn = {"What each lever saves": lambda: charts.levers.levers_chart(result, setup)}
     title = f"What to change first for {setup.deployment.model.name}"
     more = list(_utilization(utilization)) if utilization else []
+    if metered := result.metered:
+        changes = {"What each change saves": lambda: charts.levers.proposals_chart(metered, setup)}
+        shown = changes if metered.proposals else {}
+        return Answer(result, f"{title}, as metered", lambda: [*proposals(result, metered), *more], shown)
     return Answer(result, title, lambda: [*_ranking(result, setup), *more], drawn)
 
 
@@ -48,14 +52,8 @@ def stack(result: StackResult, request: Request) -> Answer:
     return Answer(result, title, partial(_waterfall, result, result.setup), drawn)
 
 
-def _question(setup: Setup) -> blocks.Section:
-    said = f"No SLO is set ({option('slo')}): a bill may fall because requests wait longer. Look at the latencies."
-    without = not (setup.slos or setup.offline)
-    return blocks.section(blocks.line(setup_text(setup), kind="asked"), blocks.hint(said) if without else None)
-
-
 def _ranking(ranking: LeversResult, setup: Setup) -> blocks.View:
-    yield _question(setup)
+    yield levers_question(setup)
     yield blocks.section(*_together(ranking), _with_overheads(ranking))
     if ranking.api:
         yield blocks.section(*api_lines(ranking.api))
@@ -80,7 +78,7 @@ def _ranking(ranking: LeversResult, setup: Setup) -> blocks.View:
         for lever in ranking.levers
         if lever.reason
     ]
-    yield _folded(without)
+    yield folded_reasons(without)
     changed = [(lever.name, lever.effects) for lever in ranking.levers if lever.effects]
     if changed:
         yield _effects(changed)
@@ -153,25 +151,11 @@ def _freed(replicas: float) -> str:
     return "" if abs(replicas) < _LITTLE else f"; {'frees' if replicas > 0 else 'takes'} {number} today"
 
 
-def _folded(levers: Sequence[tuple[str, str]]) -> blocks.Section | None:
-    """List levers without a bill of their own, each with the reason, under ``8 levers do not apply``."""
-    if not levers:
-        return None
-    title = f"{plural(len(levers), 'lever')} {'does' if len(levers) == 1 else 'do'} not apply"
-    return blocks.section(blocks.table(["!lever", "because"], levers), title=title, folded=True, printed=True)
-
-
 def _kept(kept: QualityKept | None) -> str:
     """Return ``98.3 %`` of the published model's quality, or ``none lost`` if the answers do not change."""
     if kept is None or kept.share is None:
         return "not scored"
     return fine_percent(kept.share) if kept.scores else "none lost"
-
-
-def _scored(named: Iterable[tuple[str, QualityKept | None]]) -> Iterable[str]:
-    """Name the source of each score, one per line."""
-    shown = {name: kept.said for name, kept in named if kept and (kept.scores or kept.share is None)}
-    yield from (f"quality of {name}: {said}." for name, said in shown.items())
 
 
 def _change(share: str, before: Bill, after: Bill, how: str = "") -> blocks.Line:
@@ -291,7 +275,7 @@ def _footnotes(ranking: Ranking, pulled: Sequence[Pulled]) -> blocks.Line:
     names = {lever.name for lever in pulled}
     bills = [ranking.now, ranking.together, *(lever.bill for lever in pulled if lever.bill)]
     return blocks.note(
-        *_scored((lever.name, lever.kept) for lever in pulled),
+        *quality_sources((lever.name, lever.kept) for lever in pulled),
         *(f"{lever.name}: {lever.quality}" for lever in pulled if lever.knob in ("weights", "kv", API)),
         "Every bill is of a simulated fleet: the fewest replicas that meet every SLO, on whole machines. load: "
         "requests served over what full batches would serve; a lever that saves nothing yet may make room.",
@@ -318,7 +302,7 @@ def _drafts(draft: DraftUse | None) -> str:
 
 def _waterfall(made: StackResult, setup: Setup) -> blocks.View:
     naive, end, batched = made.naive, made.end, made.batched
-    yield _question(setup)
+    yield levers_question(setup)
     share = made.saved_share_of_batched
     yield blocks.section(
         _change(f"{made.saved_share * 100:.1f} %", naive, end),
@@ -338,11 +322,11 @@ def _waterfall(made: StackResult, setup: Setup) -> blocks.View:
     rows += [_step(step, made.drafted) for step in made.steps]
     heads = ["step", ">saves $/month", ">of start", ">quality", *_FIGURES]
     yield blocks.table(heads, rows, best=len(rows) - 1)
-    yield _folded([(lever.name, lever.reason.marked) for lever in made.left_out])
+    yield folded_reasons([(lever.name, lever.reason.marked) for lever in made.left_out])
     yield blocks.section(
         _drafted(made.drafted) if made.drafted else None,
         blocks.note(
-            *_scored((step.name, step.kept) for step in made.steps),
+            *quality_sources((step.name, step.kept) for step in made.steps),
             *made.quality,
             "Every step is a simulated fleet that meets the SLOs. The order changes what a step saves, not the end "
             f"({option('order')}). The start serves one request at a time on each replica.",

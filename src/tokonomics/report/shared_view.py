@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date
 
 from tokonomics.errors import option
+from tokonomics.levers.ranking import QualityKept
 from tokonomics.measure.benchmark_run import ApiLatency
 from tokonomics.money.attribution import FleetSale, Sale, SellPrice
 from tokonomics.money.breakeven import Upkeep
@@ -19,6 +20,7 @@ from tokonomics.report.wording import (
     minus_text,
     number_text,
     percent_text,
+    setup_text,
     signed_text,
     span_text,
     tenths_text,
@@ -27,6 +29,7 @@ from tokonomics.report.wording import (
 )
 from tokonomics.serving.outcome import Outcome
 from tokonomics.serving.session_outcome import SessionOutcome
+from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.sessions import LogPace, TurnsAlike
 from tokonomics.types import Badge, Speed
 from tokonomics.units import count, percent, plural, requests_a_second, usd
@@ -380,3 +383,26 @@ def _known(found: ApiBeside) -> str:
 
 def _day(found: ApiBeside) -> tuple[date, ...]:
     return (found.api.date,) if found.api.date else ()
+
+
+# --- levers ---------------------------------------------------------------------------------------------------------
+
+
+def levers_question(setup: Setup) -> blocks.Section:
+    said = f"No SLO is set ({option('slo')}): a bill may fall because requests wait longer. Look at the latencies."
+    without = not (setup.slos or setup.offline)
+    return blocks.section(blocks.line(setup_text(setup), kind="asked"), blocks.hint(said) if without else None)
+
+
+def folded_reasons(levers: Sequence[tuple[str, str]]) -> blocks.Section | None:
+    """List levers without a bill of their own, each with the reason, under ``8 levers do not apply``."""
+    if not levers:
+        return None
+    title = f"{plural(len(levers), 'lever')} {'does' if len(levers) == 1 else 'do'} not apply"
+    return blocks.section(blocks.table(["!lever", "because"], levers), title=title, folded=True, printed=True)
+
+
+def quality_sources(named: Iterable[tuple[str, QualityKept | None]]) -> Iterable[str]:
+    """Name the source of each score, one per line."""
+    shown = {name: kept.said for name, kept in named if kept and (kept.scores or kept.share is None)}
+    yield from (f"quality of {name}: {said}." for name, said in shown.items())

@@ -24,14 +24,14 @@ from tokonomics.physics.intervals import known_speed, speed_from
 from tokonomics.physics.steptime import step_model
 from tokonomics.serving.fleet_settings import Router
 from tokonomics.serving.outcome import Outcome, SloOutcome
-from tokonomics.sizing.attempt import Attempts, Sized, cached_share, prefill_share
+from tokonomics.sizing.attempt import Attempts, Sized, attempt, cached_share, prefill_share
 from tokonomics.sizing.buy import Bought, buy, hosts_for
 from tokonomics.sizing.disaggregation import Pair, pair_of
 from tokonomics.sizing.hosts import HOST_MEMORY, UNUSED, Hosts, left_gb
 from tokonomics.sizing.layouts import NotServed, Reason, is_faithful
 from tokonomics.sizing.load import Load
 from tokonomics.sizing.screen import held_by_one
-from tokonomics.sizing.search import size
+from tokonomics.sizing.search import cannot_serve, size
 from tokonomics.sizing.setup import Say, Setup, silent
 from tokonomics.traffic.workload import Spread, Workload
 from tokonomics.types import Noun, Same, Speed, copied
@@ -310,6 +310,14 @@ class Bills:
             return self._in_host_memory(setup)
         served = self.served(setup)
         return served if isinstance(served, NotServed) else self._bill(setup, *served)
+
+    def bill_on(self, setup: Setup, replicas: int) -> Bill | NotServed:
+        """Return the bill of a setup on exactly this many replicas, whether or not they meet its SLOs."""
+        if refusal := cannot_serve(replace(setup, slos=())):
+            return refusal
+        sized = attempt(setup, replicas, setup.max_sequences, 1.0)
+        bought = buy(setup, sized)
+        return bought if isinstance(bought, NotServed) else self._bill(setup, sized, bought)
 
     def served(self, setup: Setup) -> tuple[Sized, Bought] | NotServed:
         """Return a setup on the fewest replicas that meet its SLOs, and the machines bought for them."""

@@ -11,7 +11,7 @@ through the last few moments. A forecast never sees what it is judged on: row k 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,7 +30,7 @@ GapsOfMeanOne = Callable[[np.random.Generator, int], Floats]
 
 EXAMPLES = (
     "poisson:2, gamma:2,cv=3, weibull:2,cv=2, constant:2, onoff:10,on=60,off=300, diurnal:5,peak=3, "
-    "weekly:5,peak=2,weekend=0.4, step:2,to=8,at=600, spike:2,to=20,at=600,for=60, burst:100"
+    "weekly:5,peak=2,weekend=0.4, hourly:1/0.5/4, step:2,to=8,at=600, spike:2,to=20,at=600,for=60, burst:100"
 )
 MOST_REQUESTS = 200_000_000  # in one trace, on any machine; memory usually allows fewer
 BYTES_PER_REQUEST = 55
@@ -107,7 +107,7 @@ def parse_arrivals(text: str, field: str = "arrivals") -> Arrivals:
         if number != int(number):
             raise phrase.wrong("a burst is a whole number of requests")
         return Arrivals(phrase.text, _steady(phrase, 0.0), _exponential, at_once=int(number))
-    curve = curve_of(phrase, phrase.number(None, 1e-6, _MOST_RATE))
+    curve = curve_of(phrase, 0.0 if phrase.name == "hourly" else phrase.number(None, 1e-6, _MOST_RATE))
     start_s = phrase.time_s("start", 0, curve.period_s or 0.0, 0.0)
     if phrase.name == "weibull":
         shape = weibull_shape(phrase.number("cv", 0.01, _MOST_CV))
@@ -234,6 +234,30 @@ def _cycle(phrase: Phrase, rate: float) -> RateCurve:
     return RateCurve(np.linspace(0.0, len(days) * _DAY_S, len(expected)), expected, period_s=len(days) * _DAY_S)
 
 
+def _hourly(phrase: Phrase, _: float) -> RateCurve:
+    """Return the curve of a rate for each hour, which repeats: 24 of them are a day, 168 a week from Monday on."""
+    rates = [_plain(part) for part in (phrase.value or "").split("/")]
+    if len(rates) > _MOST_HOURS or any(rate is None or rate > _MOST_RATE for rate in rates) or not any(rates):
+        raise phrase.wrong("it takes the requests a second of each hour, of a week at most, as in hourly:1/0.5/4")
+    expected = np.concatenate([[0.0], np.cumsum(np.array(rates, np.float64) * SECONDS_PER_HOUR)])
+    period_s = len(rates) * SECONDS_PER_HOUR
+    return RateCurve(np.linspace(0.0, period_s, len(expected)), expected, period_s=period_s)
+
+
+def _plain(text: str) -> float | None:
+    """Return a number that is not below 0; None if it is none."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value >= 0 else None
+
+
+def hourly_text(rates: Sequence[float]) -> str:
+    """Return the text of a rate for each hour."""
+    return f"hourly:{'/'.join(f'{rate:.4g}' for rate in rates)}"
+
+
 def _change(phrase: Phrase, rate: float) -> RateCurve:
     """Return the curve of a rate that changes at some time, for good or for a while."""
     other, at = phrase.number("to", 1e-6, _MOST_RATE), phrase.time_s("at", 1e-3, _LONGEST_S)
@@ -252,6 +276,7 @@ _KINDS: dict[str, tuple[tuple[str, ...], Callable[[Phrase, float], RateCurve]]] 
     "onoff": (("on", "off", "cv"), _onoff),
     "diurnal": (("peak", "start", "cv"), _cycle),
     "weekly": (("peak", "weekend", "start", "cv"), _cycle),
+    "hourly": (("start", "cv"), _hourly),
     "step": (("to", "at", "cv"), _change),
     "spike": (("to", "at", "for", "cv"), _change),
     "burst": ((), _steady),

@@ -41,7 +41,14 @@ class MetricFamily(NamedTuple):
 _GROUP = ("target", "model", "engine")
 _GPU = ("hostname", "gpu", "uuid", "gpu_name")
 _SLICE = (*_GPU, "mig_id")
+_FIGURE = ("target", "model", "figure")
 FAMILIES = tuple(MetricFamily(*row) for row in (
+    ("llm_twin_expected", (*_FIGURE, "bound"),
+     "What the twin expects of the present window. figure: requests_per_s, ttft_p99_s, usd_per_mtok and so on; bound: "
+     "mid, and low and high, which hold four of five windows."),
+    ("llm_twin_error_ratio", _FIGURE,
+     "Median size of the twin's error over a day of forecasts; of shares in points."),
+    ("llm_twin_coverage_ratio", _FIGURE, "Share of its windows of a day within the interval: 0.8 if it is right."),
     ("llm_cost_per_million_tokens", (*_GROUP, "basis", "kind"),
      "US dollars per million tokens over the last minute (five where an engine counts at the end of a request). "
      "basis: reservation = every paid hour, usage = busy time alone. kind: all dollars over input and output tokens "
@@ -129,6 +136,12 @@ def metrics(state: MeterState, settings: MeterSettings) -> Iterator[Metric]:
         found["llm_budget_spent_usd"].append((whose, budget.spent_usd))
         for bound in ("low", "mid", "high"):
             found["llm_budget_forecast_usd"].append((whose | {"bound": bound}, getattr(budget.month_end, bound)))
+    for expected in state.expected:
+        of = {"target": expected.target, "model": expected.model, "figure": expected.figure}
+        for bound in ("low", "mid", "high"):
+            found["llm_twin_expected"].append((of | {"bound": bound}, getattr(expected, bound)))
+        found["llm_twin_error_ratio"].append((of, expected.error))
+        found["llm_twin_coverage_ratio"].append((of, expected.coverage))
     day = settings.price_date
     for name, value in (
         ("llm_price_timestamp_seconds", datetime.combine(day, time(), UTC).timestamp() if day else None),

@@ -25,12 +25,14 @@ from tokonomics.errors import BadInput, option, shorten
 from tokonomics.measure.meter.readings import Reading
 from tokonomics.measure.meter.spans import SUMS, PaidTime, WatchedSpan
 from tokonomics.measure.meter.state import MeterTally
-from tokonomics.units import DAY_S
+from tokonomics.measure.meter.windows import ServedWindow, joined
+from tokonomics.units import DAY_S, SECONDS_PER_HOUR
 
 APPLICATION = 0x746F6B6F  # ``toko``: marks the file as ours, in SQLite's own field for it
 SCHEMA = 2  # 1 had no ``failed_s``
 ROW_S = 300.0  # spans within this time are one row, so a report's edge moves its tokens by at most this
 LATEST_S, LONGEST_S = 253_402_300_800.0, 10.0 * 366 * DAY_S  # the end of 9999, ten years; a row beyond is damaged
+FINE_S, KEPT_S = 2 * DAY_S, 35 * DAY_S  # windows are ten minutes long for two days, then hours for five weeks
 MOST_HELD = 50_000  # spans in memory while the disk is full, about 50 MB; beyond it they are joined across five minutes
 
 _READINGS = TypeAdapter(list[Reading])
@@ -51,11 +53,18 @@ CREATE TABLE servers (
 
 # Later tables are separate, so that older readers still work. ``energy``: what the GPUs drew, in bins of five minutes.
 # ``checks``: a checksum of each span, because a flipped bit would change the bill. ``departed``: the sums of forgotten
-# servers' spans, by model, so that thousands of pods that came and went are a few rows.
+# servers' spans, by model, so that thousands of pods that came and went are a few rows. ``windows``: what servers did,
+# ten minutes a row, hours after two days. ``forecasts``: what a twin expected of a window, and how it was.
 _LATER = """
 CREATE TABLE IF NOT EXISTS energy (start REAL PRIMARY KEY, seconds REAL NOT NULL, joules REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS checks (id INTEGER PRIMARY KEY, crc INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS departed (model TEXT PRIMARY KEY, totals TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS windows (
+  target TEXT NOT NULL, model TEXT NOT NULL, start REAL NOT NULL, document TEXT NOT NULL,
+  PRIMARY KEY (start, target, model)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS forecasts (
+  target TEXT NOT NULL, model TEXT NOT NULL, start REAL NOT NULL, document TEXT NOT NULL,
+  PRIMARY KEY (target, model, start)) WITHOUT ROWID;
 """
 # Compute it for a row of the first version as was done then.
 _FAILED_S = "CASE WHEN answered + failed > 0 THEN busy_s * failed / (answered + failed) ELSE 0.0 END"
@@ -115,6 +124,8 @@ class Ledger:
         self._held: list[PaidTime] = []
         self._held_marks: dict[str, Mark] = {}
         self._held_energy: list[Drawn] = []
+        self._held_windows: dict[tuple[str, str, float], ServedWindow] = {}
+        self._held_forecasts: dict[tuple[str, str, float], str] = {}
         self._named: dict[str, tuple[str, str]] = {}
         self._last: dict[tuple[str, str], tuple[int | None, PaidTime]] = {}
         self._lock = None if read_only else _locked(path)
@@ -140,11 +151,18 @@ class Ledger:
         """Return the number of spans that could not be written yet."""
         return len(self._held)
 
-    def record(self, spans: Iterable[PaidTime], marks: Iterable[Mark], drawn: Drawn | None = None) -> str | None:
+    def record(
+        self,
+        spans: Iterable[PaidTime],
+        marks: Iterable[Mark],
+        drawn: Drawn | None = None,
+        windows: Iterable[ServedWindow] = (),
+    ) -> str | None:
         """Write a tick and whatever is held from before; return None, or why it could not be written."""
         _join(self._held, spans, ROW_S)
         self._held_energy = [*self._held_energy, drawn][-MOST_HELD:] if drawn else self._held_energy
         self._held_marks |= {mark.target: mark for mark in marks}
+        self._held_windows |= {window.key: window for window in windows}
         try:
             self._write()
         except sqlite3.Error as error:
@@ -153,7 +171,7 @@ class Ledger:
                 spans, self._held = self._held, []
                 _join(self._held, spans, float("inf"))
             return str(error)
-        self._held, self._held_marks, self._named, self._held_energy = [], {}, {}, []
+        self._held, self._held_marks, self._named, self._held_energy, self._held_windows = [], {}, {}, [], {}
         return None
 
     def name(self, target: str, model: str, engine: str) -> None:
@@ -226,6 +244,88 @@ class Ledger:
                 f"SELECT {columns}, {crc} FROM spans {join} WHERE start < ? AND start + seconds >= ? ORDER BY start, id"
             )
             yield from map(_span, self._db.execute(query, (until, since)))
+
+    def window(self, target: str, model: str, start: float) -> ServedWindow | None:
+        """Return a window as it is so far; None if nothing is known of it."""
+        if held := self._held_windows.get((target, model, start)):
+            return held
+        return next(self._windows("start = ? AND target = ? AND model = ?", start, target, model), None)
+
+    def windows(self, since: float = 0.0, until: float = LATEST_S) -> Iterator[ServedWindow]:
+        """Yield the windows that begin between two instants, oldest first; those that could not be written yet last."""
+        for window in self._windows("start >= ? AND start < ? ORDER BY start, target, model", since, until):
+            if window.key not in self._held_windows:
+                yield window
+        yield from (window for window in self._held_windows.values() if since <= window.start < until)
+
+    def keep_forecasts(self, documents: Mapping[tuple[str, str, float], str]) -> str | None:
+        """Write what a twin says of windows, by server, model and start; return None, or why it could not be written.
+
+        What could not be written is held, and written with what comes next.
+        """
+        self._held_forecasts |= documents
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            for key, document in self._held_forecasts.items():
+                said = (*key, document)
+                self._db.execute(
+                    "INSERT OR REPLACE INTO forecasts (target, model, start, document) VALUES (?, ?, ?, ?)", said
+                )
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._roll_back()
+            return str(error)
+        self._held_forecasts = {}
+        return None
+
+    def forecasts(self, since: float = 0.0, until: float = LATEST_S) -> Iterator[str]:
+        """Yield what a twin said of the windows that begin between two instants, oldest first."""
+        with _whole(self.path):
+            if self._has("forecasts"):
+                query = "SELECT document FROM forecasts WHERE start >= ? AND start < ? ORDER BY start, target, model"
+                for (document,) in self._db.execute(query, (since, until)):
+                    yield document
+
+    def newest_forecasts(self) -> Iterator[str]:
+        """Yield the newest of what a twin said of every server."""
+        with _whole(self.path):
+            if self._has("forecasts"):
+                query = "SELECT document, MAX(start) FROM forecasts GROUP BY target, model"
+                for document, _ in self._db.execute(query):
+                    yield document
+
+    def forget_windows(self, now: float) -> None:
+        """Join windows older than two days into hours, and drop those older than five weeks, with their forecasts."""
+        old = (now - FINE_S) // SECONDS_PER_HOUR * SECONDS_PER_HOUR
+        within = f"CAST(start AS INTEGER) % {round(SECONDS_PER_HOUR)}"
+        fine = list(self._windows(f"start < ? AND {within} > 0 ORDER BY start", old))
+        hours: dict[tuple[str, str, float], ServedWindow] = {}
+        for window in fine:
+            start = window.start // SECONDS_PER_HOUR * SECONDS_PER_HOUR
+            key = (window.target, window.model, start)
+            first = hours.get(key) or self.window(*key)
+            hours[key] = joined(first, window, start) if first else window.model_copy(update={"start": start})
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute(f"DELETE FROM windows WHERE start < ? AND {within} > 0", (old,))
+            self._insert_windows(hours.values())
+            for table in ("windows", "forecasts"):
+                self._db.execute(f"DELETE FROM {table} WHERE start < ?", (now - KEPT_S,))
+            self._db.execute("COMMIT")
+        except sqlite3.Error:
+            self._roll_back()  # a full disk: tomorrow again
+
+    def _insert_windows(self, windows: Iterable[ServedWindow]) -> None:
+        query = "INSERT OR REPLACE INTO windows (target, model, start, document) VALUES (?, ?, ?, ?)"
+        self._db.executemany(
+            query, [(*window.key, window.model_dump_json(exclude_defaults=True)) for window in windows]
+        )
+
+    def _windows(self, which: str, *values: object) -> Iterator[ServedWindow]:
+        with _whole(self.path):
+            if self._has("windows"):
+                for (document,) in self._db.execute(f"SELECT document FROM windows WHERE {which}", values):
+                    yield ServedWindow.model_validate_json(document)
 
     def _has(self, table: str) -> bool:
         return bool(self._db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone())
@@ -304,6 +404,7 @@ class Ledger:
             totals = json.dumps({model: sums.__dict__ for model, sums in mark.totals.items()}, separators=(",", ":"))
             values = [mark.target, mark.until, mark.usd_per_hour, mark.is_gone, readings, totals]
             self._db.execute(f"INSERT OR REPLACE INTO servers ({_MARK}) VALUES (?, ?, ?, ?, ?, ?)", values)
+        self._insert_windows(self._held_windows.values())
         self._db.execute("COMMIT")
         self._last = last
 

@@ -28,6 +28,7 @@ from tokonomics.measure.meter.spans import PaidTime, WatchedSpan, cut_every, tal
 from tokonomics.measure.meter.spending import BudgetBook, LabelOf, MonthlyBudget, Prices
 from tokonomics.measure.meter.state import BudgetState, GroupState, MeterState, MeterTally, Planned
 from tokonomics.measure.meter.watch import LONG_S, MOST_AWAY_S, Frontends, Watch
+from tokonomics.measure.meter.windows import WINDOW_S, OpenWindows
 from tokonomics.units import DAY_S, SECONDS_PER_HOUR, plural
 
 NOW_S, LUMPY_NOW_S = 60.0, 300.0  # most answers take less than five minutes (assumed), so a window holds whole requests
@@ -57,6 +58,9 @@ class MeterSettings:
     price_date: date | None = None
     usd_per_kwh: float | None = None
     budgets: Sequence[MonthlyBudget] = ()
+    window_s: float = WINDOW_S
+    in_buckets: bool = False
+    """Also ask a Prometheus for histograms, which an engine's own page has anyway, and servers for their versions."""
 
 
 @dataclass
@@ -147,6 +151,7 @@ class Meter:
         self._first_asked: float | None = None
         self._never: dict[str, Missed] = {}
         self._sums: dict[tuple[str, str], _Sums] = defaultdict(_Sums)
+        self._windows = OpenWindows(ledger.window, settings.window_s)
         self._unwritten: str | None = None
         self._gpus_before: Sequence[GpuReading] = ()
         self._energy_j: float | None = None
@@ -184,11 +189,14 @@ class Meter:
         if 0 <= wall - self._forgot_at < DAY_S:
             return
         self._forgot_at = wall
-        for target in self._ledger.forget(wall - MOST_AWAY_S):
+        forgotten = self._ledger.forget(wall - MOST_AWAY_S)
+        self._windows.forget(forgotten)
+        for target in forgotten:
             self._gone.pop(target, None)
             for key in [key for key in self._sums if key[0] == target]:
                 del self._sums[key]
         self._departed = self._ledger.departed()
+        self._ledger.forget_windows(wall)
 
     def _drawn(self, gpus: Sequence[GpuReading]) -> Drawn | None:
         """Return what the GPUs drew since they were last read; None if they were not."""
@@ -224,7 +232,7 @@ class Meter:
             if span.watched is not WatchedSpan.away:
                 sums.remember(span, self._batch)
         marks = [self._mark(watch, watch.until) for watch in watches.values() if watch.until is not None]
-        self._unwritten = self._ledger.record(spans, marks, drawn)
+        self._unwritten = self._ledger.record(spans, marks, drawn, self._windows.add(spans))
 
     def _metered(self, gpus: Sequence[GpuReading]) -> Sequence[GpuReading]:
         """Return the GPUs of servers metered here, if GPUs say whose they are."""

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from tokonomics.errors import BadInput, option, shorten
-from tokonomics.measure.meter.engines import STARTED, SUPPORTED, WANTED, Sample, readings_of
+from tokonomics.measure.meter.engines import IN_BUCKETS, STARTED, SUPPORTED, WANTED, Sample, readings_of
 from tokonomics.measure.meter.readings import DCGM_NAMES, GpuReading, Missed, NoGpuSeen, Reading, dcgm_readings
 from tokonomics.measure.meter.scrape import PrometheusApi, Series, TooManySamples
 
@@ -142,12 +142,14 @@ class PrometheusSource:
         *,
         clock: Callable[[], float] = time.time,
         known: Iterable[Reading] = (),
+        in_buckets: bool = False,
     ) -> None:
         self.api = PrometheusApi(url)
         self.name, self.match = self.api.shown, matchers(match)
         self.warnings: Sequence[str] = ()  # from the server at the last read, such as stores that did not answer
         self._keep = (*PLACE_LABELS, *keep_labels)
         self._clock = clock
+        self._without = frozenset[str]() if in_buckets else IN_BUCKETS  # five times as many samples
         self._jobs: set[str] = set()
         self._keeps_up = False
         self._names = TargetNames()
@@ -246,7 +248,8 @@ class PrometheusSource:
         ``up`` has only the labels of a target, so it separates them from the engine's own. It is queried for the
         engines' jobs only, because everything that is scraped has it.
         """
-        engines = await self.api.raw_samples(_selector(WANTED - {STARTED}, self.match), window_s, until_s)
+        names = WANTED - {STARTED} - self._without
+        engines = await self.api.raw_samples(_selector(names, self.match), window_s, until_s)
         self.warnings = engines.warnings
         if not engines.series:
             return []

@@ -41,8 +41,17 @@ class Counted(StrEnum):
     ttft_count = "ttft_count"
     e2e_s = "e2e_s"
     e2e_count = "e2e_count"
+    tpot_s = "tpot_s"
+    tpot_count = "tpot_count"
+    prompt_s = "prompt_s"  # seconds of computing prompts
+    ttft_buckets = "ttft_buckets"
+    tpot_buckets = "tpot_buckets"
+    input_buckets = "input_buckets"
+    output_buckets = "output_buckets"
 
 
+BUCKETS = (Counted.ttft_buckets, Counted.tpot_buckets, Counted.input_buckets, Counted.output_buckets)
+"""Histograms: for each upper bound, in the label ``le``, how many requests were at most that slow or long."""
 Series = Mapping[str, float]  # values by the series' full name, such as ``vllm:generation_tokens_total{engine="0"}``
 
 
@@ -61,6 +70,7 @@ class Reading:
     running: float | None = None
     waiting: float | None = None
     kv_share: float | None = None  # share of the KV cache in use, 0 to 1
+    states: Mapping[str, str] = field(default_factory=dict)  # of its set-up: the KV cache's precision, blocks …
     lumpy: bool = False  # tokens are counted only when a request ends
     moves_within: bool = False  # a counter moves while a request runs; none moved means no work, whatever gauges say
     tells_idle: bool = True  # False: nothing on the page moves during a long request, so no change does not mean idle

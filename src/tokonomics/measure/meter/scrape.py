@@ -14,6 +14,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -81,17 +82,22 @@ class EngineSource:
         clock: Clock,
         labels: Mapping[str, str] | None = None,
         at_once: asyncio.Semaphore | None = None,
+        asks_build: bool = False,
     ) -> None:
+        """With ``asks_build``, a server is asked for its version whenever another process answers."""
         self.name, self.labels, self._session, self._clock = address, labels or {}, session, clock
         self._at_once = at_once or asyncio.Semaphore(AT_ONCE)
         self._page: str | None = None
         self._finder: re.Pattern[str] = engines.FINDER
         self._model, self._asked_model = "", 0
         self._engine, self._tokens = "", 0.0
+        self._asks_build, self._build, self._build_of = asks_build, "", -1.0
 
     async def read(self) -> Sequence[Reading]:
         async with self._at_once:
             readings = self._readings(*await self._get(self._page)) if self._page else await self._first()
+            if self._asks_build:
+                readings = await self._with_build(readings)
             if len(readings) > 1 or readings[0].model:
                 return readings
             engine, tokens = readings[0].engine, readings[0].total(Counted.input_total)
@@ -121,6 +127,21 @@ class EngineSource:
             self._finder = engines.finder(engines.wanted_names(words))
             return readings
         raise next((miss for miss in misses if isinstance(miss, engines.UnknownEngine)), misses[0])
+
+    async def _with_build(self, readings: Sequence[Reading]) -> Sequence[Reading]:
+        """Add the version of the server to what it states of itself."""
+        started = readings[0].started or 0.0
+        if started != self._build_of:
+            self._build_of, self._build = started, ""
+            where = next((words.build for words in engines.ENGINES if words.name == readings[0].engine), ())
+            if where:
+                page, field = where
+                with suppress(Missed, ValueError, KeyError, TypeError):
+                    text, _ = await self._get(f"{self.name}{page}", metrics=False)
+                    self._build = shorten(str(json.loads(text)[field]), 80)
+        if not self._build:
+            return readings
+        return [replace(reading, states={**reading.states, "version": self._build}) for reading in readings]
 
     async def _ask_model(self) -> str:
         """Return the name of the only model of a server whose metrics do not state it."""

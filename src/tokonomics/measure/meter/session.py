@@ -27,16 +27,22 @@ if TYPE_CHECKING:
 
 Show = Callable[[MeterState], None]
 Say = Callable[[str], None]
+Beside = Callable[[MeterState], MeterState]
 _LAST_MINUTES_S = 600.0  # read again, because not all servers were scraped at once; the ledger skips what it has
 _SAY_EVERY_S = 6 * 3600.0  # how much of the past is read between two progress lines: 28 of them for a week
 
 
-def meter_servers(asked: MeterSettings, ledger: Ledger, show: Show, say: Say = lambda text: None) -> MeterState:
-    """Run to the end, or to Ctrl-C or a termination; return the last state."""
-    return asyncio.run(_run(asked, ledger, show, say))
+def meter_servers(
+    asked: MeterSettings, ledger: Ledger, show: Show, say: Say = lambda text: None, beside: Beside = lambda state: state
+) -> MeterState:
+    """Run to the end, or to Ctrl-C or a termination; return the last state.
+
+    ``beside`` is called after every tick, and may add to the state what it makes of the ledger.
+    """
+    return asyncio.run(_run(asked, ledger, show, say, beside))
 
 
-async def _run(asked: MeterSettings, ledger: Ledger, show: Show, say: Say) -> MeterState:
+async def _run(asked: MeterSettings, ledger: Ledger, show: Show, say: Say, beside: Beside) -> MeterState:
     import aiohttp
 
     clock = SystemClock()
@@ -48,7 +54,8 @@ async def _run(asked: MeterSettings, ledger: Ledger, show: Show, say: Say) -> Me
     at_once = asyncio.Semaphore(AT_ONCE)
     async with aiohttp.ClientSession(connector=connector, headers=authorization()) as session:
         sources: list[Source] = [
-            EngineSource(address, session, clock, labels_of(address, asked.labels), at_once) for address in addresses
+            EngineSource(address, session, clock, labels_of(address, asked.labels), at_once, asked.in_buckets)
+            for address in addresses
         ]
         fleet = _fleet(asked, clock, ledger)
         meter = Meter([*sources, *([fleet] if fleet else [])], ledger, clock, asked)
@@ -65,7 +72,7 @@ async def _run(asked: MeterSettings, ledger: Ledger, show: Show, say: Say) -> Me
                     last_said = at
                     say(f"read the past up to {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC")
         async with _exposed(asked, show, say) as show_state:
-            return await _beat(meter, asked, show_state, clock)
+            return await _beat(meter, asked, lambda state: show_state(beside(state)), clock)
 
 
 def _distinct(addresses: Sequence[str], ledger: Ledger, say: Say) -> list[str]:
@@ -96,7 +103,9 @@ def _fleet(asked: MeterSettings, clock: Clock, ledger: Ledger) -> "PrometheusSou
     if asked.prometheus is None:
         return None
     known = [reading for mark in _discovered(ledger) for reading in mark.readings.values()]
-    return PrometheusSource(asked.prometheus, asked.match, asked.keep_labels, clock=clock.wall, known=known)
+    return PrometheusSource(
+        asked.prometheus, asked.match, asked.keep_labels, clock=clock.wall, known=known, in_buckets=asked.in_buckets
+    )
 
 
 @asynccontextmanager

@@ -17,14 +17,17 @@ another process, whose counts are all new; the counts of the one before are kept
 turn are not counted again and again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from tokonomics.errors import shorten
 from tokonomics.measure.meter.engines import PREFERENCE
-from tokonomics.measure.meter.readings import Counted, Reading, Series
+from tokonomics.measure.meter.readings import BUCKETS, Counted, Reading, Series
 from tokonomics.measure.meter.state import MeterTally
 from tokonomics.units import SECONDS_PER_HOUR
 
@@ -37,6 +40,26 @@ class WatchedSpan(StrEnum):
     seen = "seen"
     gap = "gap"
     away = "away"
+
+
+Buckets = Mapping[float, float]  # how many values were in each bucket of a histogram, by its upper bound
+BEYOND = 1e300  # the upper bound of the last bucket, which has none
+
+
+@dataclass(frozen=True, slots=True)
+class Glimpse:
+    """What one interval adds to a window beyond its paid time."""
+
+    tpot_s: float = 0.0
+    tpot_count: float = 0.0
+    prompt_s: float = 0.0
+    gauged_s: float = 0.0  # seconds for which the gauges below are known
+    kv_share_s: float = 0.0
+    kv_peak: float = 0.0
+    waiting_s: float = 0.0
+    buckets: Mapping[Counted, Buckets] = field(default_factory=dict)
+    started: float | None = None
+    states: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +90,7 @@ class PaidTime:
     ttft_s: float = 0.0
     ttft_count: float = 0.0
     labels: Mapping[str, str] = field(default_factory=dict)
+    glimpse: Glimpse | None = field(default=None, compare=False)  # not in the ledger's row
 
     @property
     def end(self) -> float:
@@ -76,6 +100,7 @@ class PaidTime:
 _COUNTS = ("input_total", "input_cached", "output", "answered", "failed", "preempted", "ttft_s", "ttft_count")
 _SHARED = ("seconds", "usd", "server_s", "busy_s", "failed_s", "running_s", "running_seen_s")
 SUMS = (*_SHARED, *_COUNTS)  # added up when two spans become one
+_FOR_WINDOWS = (*BUCKETS, Counted.tpot_s, Counted.tpot_count, Counted.prompt_s)
 _WORK = (Counted.work, Counted.input_total, Counted.output, Counted.answered, Counted.failed, Counted.preempted)
 
 
@@ -95,6 +120,7 @@ class ReadingChange(NamedTuple):
     now: Reading
     counted: Mapping[Counted, float]
     carried: Reading  # ``now``, as the base of the next reading
+    series: Mapping[Counted, Series] = {}  # what each series of a histogram counted
     fell: str | None = None  # the first counter that fell without a restart, in words
     is_another: bool = False  # another process answered: it says so, runs another engine, or counts from 0 again
 
@@ -106,7 +132,10 @@ def spans_between(changes: Sequence[ReadingChange], stretch: Stretch) -> list[Pa
     ]
     total = sum(tokens)
     shares = [own / total if total > 0 else 1 / len(tokens) for own in tokens]
-    return [_span(*change[:3], stretch, share) for change, share in zip(changes, shares, strict=True)]
+    return [
+        _span(change.before, change.now, change.counted, stretch, share, change.series)
+        for change, share in zip(changes, shares, strict=True)
+    ]
 
 
 def empty_spans(last: Sequence[Reading], stretch: Stretch) -> list[PaidTime]:
@@ -115,7 +144,12 @@ def empty_spans(last: Sequence[Reading], stretch: Stretch) -> list[PaidTime]:
 
 
 def _span(
-    before: Reading | None, now: Reading, counted: Mapping[Counted, float], stretch: Stretch, share: float
+    before: Reading | None,
+    now: Reading,
+    counted: Mapping[Counted, float],
+    stretch: Stretch,
+    share: float,
+    series: Mapping[Counted, Series] | None = None,
 ) -> PaidTime:
     watched, _, seconds, usd_per_hour = stretch
     readings = [reading for reading in (before, now) if reading is not None]
@@ -133,8 +167,56 @@ def _span(
         running_s=sum(gauges) / len(gauges) * seconds if known else 0.0,
         running_seen_s=busy_s if known else 0.0,
         labels=now.labels,
+        glimpse=None if series is None else glimpse(readings, counted, series, seconds),
         **{name: counted.get(Counted(name), 0.0) for name in _COUNTS},  # type: ignore[arg-type]
     )
+
+
+def glimpse(
+    readings: Iterable[Reading],
+    counted: Mapping[Counted, float],
+    series: Mapping[Counted, Mapping[str, float]],
+    seconds: float,
+) -> Glimpse:
+    """Return what an interval between readings adds; histograms as their buckets alone, not cumulative."""
+    *_, now = listed = list(readings)
+    used = [reading.kv_share for reading in listed if reading.kv_share is not None]
+    waiting = [reading.waiting for reading in listed if reading.waiting is not None]
+    return Glimpse(
+        **{name: counted.get(Counted(name), 0.0) for name in ("tpot_s", "tpot_count", "prompt_s")},
+        gauged_s=seconds if used else 0.0,
+        kv_share_s=sum(used) / len(used) * seconds if used else 0.0,
+        kv_peak=max(used, default=0.0),
+        waiting_s=sum(waiting) / len(waiting) * seconds if waiting else 0.0,
+        buckets={kind: found for kind in BUCKETS if (found := _in_buckets(series.get(kind, {})))},
+        started=now.started,
+        states=now.states,
+    )
+
+
+@lru_cache(maxsize=1 << 14)  # our choice: every server of an engine has the same ones
+def _bound(key: str) -> float | None:
+    """Return the upper bound of a histogram's series; None if it states none."""
+    _, _, text = key.partition("le=")
+    with suppress(ValueError):
+        return min(float(text.rstrip("}").partition(",")[0]), BEYOND)
+    return None
+
+
+def _in_buckets(rises: Mapping[str, float]) -> dict[float, float]:
+    """Return how many values came into each bucket, from the rises of its series, which count all smaller ones too."""
+    up_to: dict[float, float] = defaultdict(float)
+    if not any(rises.values()):
+        return {}
+    for key, rise in rises.items():
+        if (bound := _bound(key)) is not None:
+            up_to[bound] += rise
+    found, before, highest = dict[float, float](), 0.0, max(up_to.values(), default=0.0)
+    for bound, count in sorted(up_to.items()):
+        if before < highest:  # empty buckets too, as each is the lower end of the next
+            found[bound] = max(0.0, count - before)
+            before = max(before, count)
+    return found
 
 
 def _busy_s(readings: Sequence[Reading], counted: Mapping[Counted, float], seconds: float) -> float:
@@ -222,8 +304,10 @@ def change_between(before: Reading | None, now: Reading) -> ReadingChange:
             steps[Counted.input_cached].carried[key] -= min(own, ahead)
             ahead -= min(own, ahead)
     counters: dict[Counted, Series] = {kind: step.carried for kind, step in steps.items()}
+    series = {kind: steps[kind].counted for kind in BUCKETS if kind in steps}
     if before is None or restarted:
-        return ReadingChange(before, now, counted, replace(now, counters=counters), is_another=before is not None)
+        carried = replace(now, counters=counters)
+        return ReadingChange(before, now, counted, carried, series, is_another=before is not None)
     counters = {**before.counters, **counters}
     shown = {key for series in now.counters.values() for key in series}
     lacking = {key for series in counters.values() for key in series if key not in shown}
@@ -231,7 +315,7 @@ def change_between(before: Reading | None, now: Reading) -> ReadingChange:
     started = before.started if now.started is None else now.started
     is_another = before.engine != now.engine and not _is_same(before, now)
     return ReadingChange(
-        before, now, counted, replace(now, counters=counters, created=created, started=started),
+        before, now, counted, replace(now, counters=counters, created=created, started=started), series,
         fell=next((step.fell for step in steps.values() if step.fell), None),
         is_another=is_another or any(step.is_restart for step in steps.values()),
     )  # fmt: skip
@@ -252,6 +336,10 @@ def _step(before: Reading | None, now: Reading, kind: Counted) -> _Step:
     if before is None:
         return _Step(dict(series), dict(series))
     old = before.counters.get(kind, {})
+    if kind in _FOR_WINDOWS and kind not in before.counters and _is_same(before, now):
+        return _Step(
+            {}, dict(series)
+        )  # an older version did not read it: what it counted until now is not of this time
     if _is_renamed(before, now, kind):
         # A better name has counted all along, so only later counts are new; a less preferred one is not counted.
         better = series if _preference(series) <= _preference(old) else old

@@ -224,6 +224,19 @@ class BudgetState(Noun):
         return f"{self.budget}: the budget of {usd(self.budget_usd)} {fate}: {so_far}"
 
 
+class ExpectedFigure(Noun):
+    """What a twin expects of a server's present window, and how good its forecasts of the last day were."""
+
+    target: str
+    model: str
+    figure: str
+    low: float
+    mid: float
+    high: float
+    error: float | None = None
+    coverage: float | None = None
+
+
 class MeterState(Noun):
     at: float  # unix seconds
     every_s: float
@@ -241,6 +254,7 @@ class MeterState(Noun):
     budgets: tuple[BudgetState, ...] = ()  # of this month, as of this hour
     notes: tuple[Marked, ...] = ()  # servers that do not answer, a disk that is full, a clock that jumped
     held_spans: int = 0  # spans that could not be written to the ledger yet
+    expected: tuple[ExpectedFigure, ...] = ()  # by a twin, if one runs
 
     @_figure
     def tokens_per_s(self) -> float:

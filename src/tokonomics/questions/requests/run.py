@@ -496,6 +496,46 @@ class MeterWatchRequest(Servers, InLedger, AgainstPlan, Budgeted):
     usd_per_kwh: Number | None = declared("Price of electricity, for what the GPUs draw.", example=0.12, unit="USD/kWh")
 
 
+class TwinRequest(MeterWatchRequest, Layout):  # type: ignore[misc]  # the plugin names constructors alike
+    """
+    It meters the servers as `tokonomics meter` does, into the same ledger. Every ten minutes it says what the next ten
+    will be like, and scores what it said of the last. Name the model and the GPU and the server is simulated;
+    otherwise it is expected to go on as it did.
+
+    Examples:
+      tokonomics twin http://localhost:8000 --model llama-3.1-8b --gpu H200
+      tokonomics twin http://gpu1:8000 http://gpu2:8000 --model llama-3.3-70b --gpu H100 --tp 4 --listen 9464
+      tokonomics twin http://gpu1:8000 --model llama-3.1-8b --gpu H200 --started-with 'vllm serve … --max-num-seqs 64'
+      tokonomics twin http://localhost:8080 --usd-per-hour 0.40
+      tokonomics twin report --since 1d --chart twin.png
+    """
+
+    FIRST = ("urls", "model", "started_with", "window")
+
+    model: Text | None = declared(A_MODEL, kind=Kind.MODEL, without="nothing is simulated", example="llama-3.1-8b")
+    started_with: Text | None = declared(
+        "The command that started the servers: its flags are simulated.",
+        without="the engine's defaults",
+        example="vllm serve meta-llama/Llama-3.1-8B-Instruct --max-num-seqs 64",
+    )
+    window: Text = declared("How long a window is: 10m.", "10m", rare=True)
+
+
+class TwinReportRequest(InLedger):
+    """
+    Examples:
+      tokonomics twin report
+      tokonomics twin report --since 7d --server http://gpu1:8000 --chart week.png
+      tokonomics twin report --since 2026-11-01 --until 2026-11-08 --json
+    """
+
+    FIRST = ("since", "until", "server")
+
+    since: Text = declared("From: 7d, 90m ago, or 2026-11-08 (UTC).", "1d", example="7d")
+    until: Text | None = declared("To, written the same way.", without="now", example="2026-11-08")
+    server: Text | None = declared("Only servers whose name contains this.", without="all", example="gpu1")
+
+
 class ModelsRequest(ModelSource):
     """
     Examples:

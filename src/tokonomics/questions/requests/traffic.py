@@ -199,17 +199,60 @@ class Changes(Spared, LowestWeights, DraftInputs, TierInputs, about=About.CHANGE
     )
 
 
-class Runs(PlanTraffic, Conversations, Priced, Changes):
+class MeteredTraffic(Request, about=About.TRAFFIC):
+    """Traffic and bill as metered, instead of made up or from a log."""
+
+    start: Text | None = declared(
+        "Traffic and bill as metered: twin or ledger (your own), a ledger FILE, http://prometheus:9090. Of a --trace: "
+        "leave out what arrives before 10m.",
+        key="from",
+        kind=Kind.METERED,
+        example="ledger",
+    )
+    since: Text | None = declared("How far back --from looks: 7d, or 2026-11-08.", without="7d", example="7d")
+    query: Text | None = declared(
+        "Of a Prometheus, only series with these labels.", example='namespace="prod"', rare=True
+    )
+
+
+class Runs(MeteredTraffic, PlanTraffic, Conversations, Priced, Changes):
     """What runs today, its traffic, and what may be changed."""
 
 
-class LeversRequest(OneModel, OneGpu, Layout, BatchLimits, Runs, Staffed, Profiled):
+class ProposalFiles(Request, about=About.ANSWER):
+    """The branch that a proposal is put on."""
+
+    open_: Text | None = declared(
+        "Put the best change on a branch of the git checkout here: pr (gh or glab opens it; else a patch) or patch.",
+        key="open",
+        example="pr",
+        writes=True,
+    )
+    take: Text | None = declared(
+        "With --open: this change instead: weights, kv, hardware, replicas … or together.",
+        without="the one that saves most",
+        example="kv",
+        writes=True,
+        rare=True,
+    )
+    deploy: Texts | None = declared(
+        "With --open: the deploy files to write: vllm, kubernetes … (docs/deploy.md)",
+        without="vllm or sglang, as the engine",
+        example=["vllm"],
+        rare=True,
+    )
+    deploy_to: Text | None = saved("With --open: their folder in the checkout.", "deploy", without="deploy")
+
+
+class LeversRequest(OneModel, OneGpu, Layout, BatchLimits, Runs, Staffed, ProposalFiles, Profiled):
     """
     Each alone, and all that help together.
 
     Examples:
       tokonomics levers llama-3.1-8b --gpu A100-80GB --rate 20 --input 1000 --output 300 --slo ttft_p99=1
       tokonomics levers llama-3.1-8b --gpu H100 --trace mooncake-conversation --chart levers.png
+      tokonomics levers llama-3.1-8b --gpu H100 --from ledger --since 14d --slo ttft_p99=1
+      tokonomics levers llama-3.1-8b --gpu H100 --from twin --open pr
       tokonomics levers chat.toml --from-scratch
     """
 

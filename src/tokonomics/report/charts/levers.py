@@ -12,6 +12,7 @@ from tokonomics.levers.ranking import Ranking
 from tokonomics.levers.semantic_cache import SemanticHits
 from tokonomics.levers.stack import Waterfall
 from tokonomics.levers.tenancy import NoisyNeighbour, Pooling
+from tokonomics.questions.metered import MeteredToday, Proposal
 from tokonomics.report.charts import style
 from tokonomics.report.wording import setup_text
 from tokonomics.sizing.bill import Bill
@@ -106,6 +107,25 @@ def levers_chart(ranking: Ranking, setup: Setup) -> alt.TopLevelMixin:
         label = f"{percent(total)}\n(not what happens)"
         rows.append({"lever": "the sum of those taken", "share": total, "kind": "sum", "label": label})
     rows.append(bar("together", ranking.saved_share, "together", ranking.together.usd_per_month))
+    title = f"What each lever saves of {usd(ranking.now.usd_per_month)} a month"
+    return _savings(rows, title, setup_text(setup), f"No effect: {', '.join(without)}." if without else "")
+
+
+def proposals_chart(metered: MeteredToday, setup: Setup) -> alt.TopLevelMixin:
+    """Draw what each proposal saves of the metered bill, with the twin's own error in its label."""
+
+    def bar(one: Proposal) -> style.Row:
+        sure = "" if one.error_share is None else f", twin's error {percent(one.error_share)}"
+        label = f"{_said(one.saved_share)}{sure}\n{usd(one.saved_usd_per_month)} a month"
+        left = f"{usd(one.usd_per_month)} a month"
+        return {"lever": one.name, "share": one.saved_share, "kind": "alone", "label": label, "bill then": left}
+
+    title = f"What each change saves of {usd(metered.usd_per_month)} a month, as metered"
+    return _savings([bar(one) for one in metered.proposals], title, setup_text(setup))
+
+
+def _savings(rows: list[style.Row], title: str, *subtitles: str) -> alt.TopLevelMixin:
+    """Draw savings as bars from zero."""
     shares = [row["share"] for row in rows]
     low, high = min(0.0, *shares), max(0.05, *shares)
     span = high - low
@@ -125,9 +145,8 @@ def levers_chart(ranking: Ranking, setup: Setup) -> alt.TopLevelMixin:
     zero = style.plot([{"share": 0}]).mark_rule(color=style.OUTLINE).encode(x="share:Q")
     return style.whole(
         style.panel(blocks, zero, ends.encode(x=x, y=y), width=560, height=alt.Step(32)),
-        f"What each lever saves of {usd(ranking.now.usd_per_month)} a month",
-        *_lines(setup_text(setup)),
-        *_lines(f"No effect: {', '.join(without)}." if without else ""),
+        title,
+        *(line for subtitle in subtitles for line in _lines(subtitle)),
     )
 
 

@@ -1,0 +1,201 @@
+"""Follow how a server differs from its model, and name the one cause of a sudden difference.
+
+Four factors of a ``Correction`` say how a server differs. A Kalman filter in logarithms follows them, window by window:
+they drift by as much as they may plausibly be off (``measure.calibrate.PRIOR``) in a day, and the mean time per token
+and to the first token are what simulation makes of them. An error that drift and chance make once in ten thousand
+windows has a cause: of kernels, launches and requests the one that, by simulation, leaves the least of it.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokonomics.measure.calibrate import FACTORS, FAR_OFF, PRIOR, Term
+from tokonomics.measure.meter.readings import Counted
+from tokonomics.measure.meter.spans import Buckets
+from tokonomics.operate.expect import TERMS, Expectation, WindowTraffic, expected
+from tokonomics.sizing.setup import Setup
+from tokonomics.types import Noun
+from tokonomics.units import DAY_S
+
+Array = NDArray[np.float64]
+Cause = Literal["kernels", "launches", "requests", "cache", "traffic", "flags", "restart"]
+
+TAUGHT_BY = ("tpot_s", "ttft_s")  # figures that teach the terms
+POINTS = ("hit_share", "kv_share")  # shares are compared by their difference, all else by its logarithm
+ALARM = 3.89  # standard deviations that chance passes once in 10,000
+_ALARM_OF = {1: 15.1, 2: 18.4}  # squared, over one figure and over two: the chi-squared distribution at 1 in 10,000
+LEAST_CHANGE = 0.1  # smaller changes are followed and not named (our choice)
+_PROBED = 0.1  # step of a term for its sensitivities
+_TRIED = (0.35, 0.5, 0.7, 0.85, 1.18, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0)  # factors of a sudden change, by steps of 1.4
+_DRIFT = 600.0 / DAY_S  # of a term's plausible variance, in a window
+_FURTHEST = math.log(FACTORS[0]), math.log(FAR_OFF)
+_CAUSES: dict[Cause, tuple[Term, ...]] = {
+    "kernels": ("decode", "prefill"), "launches": ("launch",), "requests": ("request",),
+}  # fmt: skip
+_SAID: dict[Cause, str] = {
+    "kernels": "kernels take {} times as long: another job on the GPU, other clocks, or another build",
+    "launches": "launches take {} times as long: a busy host, graphs switched off, or another build",
+    "requests": "the time of a request outside any step is {} times as long: the front end or the network",
+}
+
+
+class NoticedChange(Noun):
+    """What changed, how much, and by which cause it is explained."""
+
+    cause: Cause
+    what: str
+    ratio: float | None = None
+    goes_on: bool = False  # the window before showed it already
+
+
+def changed(cause: Cause, ratio: float) -> NoticedChange:
+    """Return the change of a server's speed by a cause."""
+    return NoticedChange(cause=cause, what=_SAID[cause].format(f"{ratio:.2g}"), ratio=ratio)
+
+
+def forth(name: str, value: float) -> float:
+    """Return a figure on the scale on which its errors are compared."""
+    return value if name in POINTS else math.log(max(value, 1e-12))
+
+
+def back(name: str, value: float) -> float:
+    return min(1.0, max(0.0, value)) if name in POINTS else math.exp(value)
+
+
+def differences(measured: Mapping[str, float], made: Mapping[str, float]) -> dict[str, float]:
+    """Return measured less expected, of figures that have both."""
+    return {name: forth(name, measured[name]) - forth(name, value) for name, value in made.items() if name in measured}
+
+
+@dataclass(frozen=True)
+class ServerTerms:
+    """The logarithms of the factors, in the order of ``TERMS``, and how unsure they are."""
+
+    at: tuple[float, ...]
+    covariance: tuple[tuple[float, ...], ...]
+
+    @property
+    def factors(self) -> dict[str, float]:
+        return {term: math.exp(value) for term, value in zip(TERMS, self.at, strict=True)}
+
+    def in_doubt(self, terms: Iterable[Term]) -> "ServerTerms":
+        """Return them with as much doubt about some as before anything was learned."""
+        spread = np.array(self.covariance)
+        for term in terms:
+            spread[TERMS.index(term), TERMS.index(term)] += PRIOR[term] ** 2
+        return replace(self, covariance=tuple(map(tuple, spread.tolist())))
+
+    def times(self, factor: float, terms: Iterable[Term]) -> "ServerTerms":
+        moved = [
+            value + (math.log(factor) if term in terms else 0.0) for term, value in zip(TERMS, self.at, strict=True)
+        ]
+        return replace(self, at=tuple(np.clip(moved, *_FURTHEST).tolist()))
+
+
+AS_MODELLED = ServerTerms((0.0,) * len(TERMS), ((0.0,) * len(TERMS),) * len(TERMS)).in_doubt(TERMS)
+
+
+@dataclass(frozen=True)
+class Followed:
+    """The terms after a window, the sudden change in it if there was one, and what of each figure is left."""
+
+    terms: ServerTerms
+    change: NoticedChange | None
+    left: Mapping[str, float]
+
+
+def follow(
+    terms: ServerTerms,
+    setup: Setup,
+    traffic: WindowTraffic,
+    bounds: Mapping[Counted, Buckets],
+    measured: Mapping[str, float],
+    expectation: Expectation,
+    chance: Mapping[str, float],
+) -> Followed:
+    """Return the terms as a window teaches them; ``chance`` is by how much each figure is off as a rule."""
+    off = differences(measured, expectation.figures)
+    names = [name for name in TAUGHT_BY if name in off]
+    if not names:
+        return Followed(terms, None, off)
+    noise = np.diag([math.hypot(chance[name], expectation.scatter.get(name, 0.0)) ** 2 for name in names])
+    slopes = _slopes(terms, setup, traffic, bounds, expectation)
+    missed, toward = np.array([off[name] for name in names]), np.array([slopes[name] for name in names])
+    known = toward @ np.array(terms.covariance) @ toward.T + noise
+    change = None
+    if float(missed @ np.linalg.solve(known, missed)) > _ALARM_OF[len(names)]:
+        cause, factor = _likeliest(terms, setup, traffic, bounds, measured, noise, names)
+        moved = terms.times(factor, _CAUSES[cause])
+        found = expected(setup, traffic, moved.factors, bounds)
+        if found is not None and factor != 1.0:
+            before, terms, expectation = terms, moved.in_doubt(_CAUSES[cause]), found
+            off, slopes = differences(measured, found.figures), _slopes(terms, setup, traffic, bounds, found)
+            missed, toward = np.array([off[name] for name in names]), np.array([slopes[name] for name in names])
+            terms, left = _taught(terms, missed, toward, noise, off, slopes)
+            place = TERMS.index(_CAUSES[cause][0])
+            size = terms.at[place] - before.at[place]
+            if abs(size) > LEAST_CHANGE:
+                change = changed(cause, math.exp(size))
+            return Followed(terms, change, left)
+    terms, left = _taught(terms, missed, toward, noise, off, slopes)
+    return Followed(terms, change, left)
+
+
+def _taught(
+    terms: ServerTerms,
+    missed: Array,
+    toward: Array,
+    noise: Array,
+    off: Mapping[str, float],
+    slopes: Mapping[str, Array],
+) -> tuple[ServerTerms, dict[str, float]]:
+    """Return the terms after the filter's step, and what it leaves of every figure."""
+    spread = np.array(terms.covariance)
+    gain = spread @ toward.T @ np.linalg.inv(toward @ spread @ toward.T + noise)
+    step = np.clip(np.array(terms.at) + gain @ missed, *_FURTHEST) - np.array(terms.at)
+    after = (np.eye(len(TERMS)) - gain @ toward) @ spread
+    after = (after + after.T) / 2 + np.diag([PRIOR[term] ** 2 * _DRIFT for term in TERMS])
+    moved = ServerTerms(tuple((np.array(terms.at) + step).tolist()), tuple(map(tuple, after.tolist())))
+    return moved, {name: value - float(slopes[name] @ step) for name, value in off.items()}
+
+
+def _slopes(
+    terms: ServerTerms, setup: Setup, traffic: WindowTraffic, bounds: Mapping[Counted, Buckets], here: Expectation
+) -> dict[str, Array]:
+    """Return how each figure follows each term, both in logarithms, by simulation with one of them a tenth larger."""
+    found = {name: np.zeros(len(TERMS)) for name in here.figures}
+    for place, term in enumerate(TERMS):
+        moved = expected(setup, traffic, terms.times(1 + _PROBED, (term,)).factors, bounds)
+        for name, value in moved.figures.items() if moved else ():
+            if name in found:
+                found[name][place] = (forth(name, value) - forth(name, here.figures[name])) / math.log1p(_PROBED)
+    return found
+
+
+def _likeliest(
+    terms: ServerTerms,
+    setup: Setup,
+    traffic: WindowTraffic,
+    bounds: Mapping[Counted, Buckets],
+    measured: Mapping[str, float],
+    noise: Array,
+    names: list[str],
+) -> tuple[Cause, float]:
+    """Return the cause and the factor that explain a window best, plausible factors before others."""
+    best: tuple[float, Cause, float] = (math.inf, "kernels", 1.0)
+    for cause, moved in _CAUSES.items():
+        for factor in _TRIED:
+            made = expected(setup, traffic, terms.times(factor, moved).factors, bounds)
+            if made is None:
+                continue
+            off = differences(measured, made.figures)
+            missed = np.array([off.get(name, 0.0) for name in names])
+            unlikely = (math.log(factor) / PRIOR[moved[0]]) ** 2
+            cost = float(missed @ np.linalg.solve(noise, missed)) + unlikely
+            best = min(best, (cost, cause, factor))
+    return best[1], best[2]

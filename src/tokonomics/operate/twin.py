@@ -1,0 +1,102 @@
+"""Keep a twin of every metered server: score each window when it is over, and say what is expected of the next.
+
+The meter's ledger holds all of it. A forecast is written before its window begins, with the memory it was made from;
+when the window is over, its row gets what came and how far off that was, and the next row the memory. So a twin that
+is killed or away goes on from its newest row, and no window is scored twice.
+"""
+
+from collections.abc import Callable, Iterator
+
+from pydantic import ValidationError
+
+from tokonomics.errors import TokonomicsError
+from tokonomics.measure.meter.ledger import FINE_S, Ledger
+from tokonomics.measure.meter.windows import WINDOW_S, ServedWindow
+from tokonomics.operate.learn import TwinState, TwinWindow, forecast, learn
+from tokonomics.sizing.setup import Setup
+
+SetupOf = Callable[[ServedWindow], Setup | None]
+LATE_S = 60.0  # a window may still get spans from a scrape that was late (``live_meter.LATE_S``)
+_LEAST_SEEN = 0.5  # of a window; one that was hardly watched teaches nothing (our choice)
+_AT_ONCE = 40  # windows, each a tenth of a second of processor (benchmarks/soak_twin.py): four seconds (our choice)
+Server = tuple[str, str]
+
+
+class Twin:
+    """The twins of all servers in one ledger."""
+
+    def __init__(self, ledger: Ledger, setup_of: SetupOf, window_s: float = WINDOW_S) -> None:
+        self._ledger, self._setup_of, self._window_s = ledger, setup_of, window_s
+        self._newest = {(said.target, said.model): said for said in newest_of(ledger)}
+        starts = [said.start for said in self._newest.values()]
+        self._looked_until = min(starts, default=0.0)
+        self._waiting: list[ServedWindow] = []
+        self.unwritten: str | None = None
+
+    @property
+    def servers(self) -> dict[Server, TwinWindow]:
+        """Return what is expected of each server's present window."""
+        return self._newest
+
+    def look(self, now: float) -> list[TwinWindow]:
+        """Score windows that are over by now, oldest first, and forecast the next of each server.
+
+        Of a large fleet only some are scored at once, and the others at the next looks: a meter reads in between.
+        """
+        until = (now - LATE_S) // self._window_s * self._window_s
+        if until > self._looked_until:
+            # Older ones are whole hours, if a meter ran without a twin.
+            over = self._ledger.windows(max(self._looked_until, now - FINE_S), until)
+            self._waiting += sorted(over, key=lambda window: window.start)
+            self._looked_until = until
+        scored = []
+        rows: dict[tuple[str, str, float], str] = {}
+        now_scored, self._waiting = self._waiting[:_AT_ONCE], self._waiting[_AT_ONCE:]
+        for window in now_scored:
+            for said in self._score(window):
+                rows[said.target, said.model, said.start] = said.model_dump_json(exclude_defaults=True)
+                scored += [said] if said.is_over else []
+        if rows:
+            self.unwritten = self._ledger.keep_forecasts(rows)
+        return scored
+
+    def _score(self, window: ServedWindow) -> Iterator[TwinWindow]:
+        server = window.target, window.model
+        before = self._newest.get(server)
+        if before is not None and window.start < before.start:
+            return  # scored already
+        state = before.state if before is not None and before.state is not None else TwinState()
+        told = before if before is not None and before.start == window.start else None
+        setup = self._setup_of(window)
+        if before is not None and told is None:
+            yield before.model_copy(update={"state": None})  # a window that nobody watched
+        if window.seen_s >= _LEAST_SEEN * self._window_s:
+            learned = learn(state, window, told, setup)
+            yield learned.window
+            state = learned.state
+        elif told is not None:
+            yield told.model_copy(update={"state": None})
+        following = window.start + self._window_s
+        try:
+            expected = forecast(state, window, following, setup)
+        except TokonomicsError:  # a traffic that this set-up cannot serve has no forecast
+            expected = TwinWindow(target=window.target, model=window.model, start=following)
+        self._newest[server] = expected.model_copy(update={"state": state})
+        yield self._newest[server]
+
+
+def _read(document: str) -> TwinWindow | None:
+    try:
+        return TwinWindow.model_validate_json(document)
+    except ValidationError:
+        return None  # written by another version: the twin begins anew
+
+
+def newest_of(ledger: Ledger) -> list[TwinWindow]:
+    """Return the newest of what the twins said of every server."""
+    return [said for said in map(_read, ledger.newest_forecasts()) if said is not None]
+
+
+def said_of(ledger: Ledger, since: float, until: float) -> Iterator[TwinWindow]:
+    """Yield what the twins said of the windows in a period, oldest first."""
+    return (said for said in map(_read, ledger.forecasts(since, until)) if said is not None)
