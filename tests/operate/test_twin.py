@@ -332,7 +332,7 @@ def test_old_windows_become_hours_with_the_same_sums(tmp_path: Path) -> None:
 def test_a_restarted_twin_still_knows_when_its_server_began(tmp_path: Path) -> None:
     """To the last digit: otherwise every start of a twin would look like one of the server."""
     clock, server = served(modelled(), [Stretch(6 * WINDOW_S, 1)])
-    server.began += 0.123456789
+    server.began -= 0.123456789
     for until in (2 * WINDOW_S, 4 * WINDOW_S, 6 * WINDOW_S):
         run(tmp_path / "meter.db", clock, server, None, until)
     assert [change for window in windows_of(tmp_path / "meter.db") for change in window.changes] == []
