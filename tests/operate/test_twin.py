@@ -12,6 +12,7 @@ import pytest
 from tests.measure.metered import BEGIN, HandClock, PageSource
 from tests.operate.served_vllm import PER_TOKEN, SECONDS, ServedVllm, Stretch, modelled
 
+from tokonomics.measure.calibrate import PRIOR
 from tokonomics.measure.meter.exposition import page as exposed_page
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.live_meter import Meter, MeterSettings
@@ -20,7 +21,8 @@ from tokonomics.measure.meter.scrape import EngineSource
 from tokonomics.measure.meter.spans import BEYOND
 from tokonomics.measure.meter.state import MeterState, MeterTally
 from tokonomics.measure.meter.windows import WINDOW_S, ServedWindow, quantile
-from tokonomics.operate.expect import WindowTraffic, in_buckets, lengths_in, trace_like, traffic_of
+from tokonomics.operate.expect import TERMS, WindowTraffic, in_buckets, lengths_in, trace_like, traffic_of
+from tokonomics.operate.follow import AS_MODELLED, _taught
 from tokonomics.operate.learn import ForecastBand, TwinWindow, WindowFigure
 from tokonomics.operate.scoreboard import scoreboard
 from tokonomics.operate.twin import said_of
@@ -329,6 +331,15 @@ def test_old_windows_become_hours_with_the_same_sums(tmp_path: Path) -> None:
         assert list(book.windows()) == []
 
 
+def test_a_restarted_twin_still_knows_when_its_server_began(tmp_path: Path) -> None:
+    """To the last digit: otherwise every start of a twin would look like one of the server."""
+    clock, server = served(modelled(), [Stretch(6 * WINDOW_S, 1)])
+    server.began -= 0.123456789
+    for until in (2 * WINDOW_S, 4 * WINDOW_S, 6 * WINDOW_S):
+        run(tmp_path / "meter.db", clock, server, None, until)
+    assert [change for window in windows_of(tmp_path / "meter.db") for change in window.changes] == []
+
+
 def test_an_answer_of_another_version_is_passed_over(tmp_path: Path) -> None:
     with Ledger(tmp_path / "meter.db") as book:
         book.keep_forecasts({("t", "m", 0.0): json.dumps({"of": "another version"})})
@@ -367,7 +378,41 @@ def test_requests_that_came_while_nobody_watched_are_not_of_the_time_that_was_wa
         seconds=600.0, busy_s=400.0, gap_s=200.0, input_total=60_000.0, output=30_000.0, unseen_tokens=30_000.0,
         answered=600.0, ttft_count=600.0,
     )  # fmt: skip
-    found = traffic_of(ServedWindow(target="t", model="m", engine="vllm", start=0.0, sums=sums))
+    found = traffic_of(ServedWindow(target="t", model="m", engine="vllm", start=0.0, sums=sums, watched_s=400.0))
     assert found is not None
     assert found.requests_per_s == pytest.approx(1.0)
     assert (found.input_tokens, found.output_tokens) == pytest.approx((100.0, 50.0))
+
+
+def test_each_model_of_a_server_has_its_own_rate_and_nothing_of_it_is_simulated() -> None:
+    """Half of the server's time is this model's; in 600 s it got 600 requests."""
+    sums = MeterTally(
+        seconds=300.0, busy_s=300.0, input_total=60_000.0, output=30_000.0, answered=600.0, ttft_count=600.0
+    )
+    window = ServedWindow(target="t", model="m", engine="vllm", start=0.0, sums=sums, watched_s=600.0)
+    found = traffic_of(window)
+    assert found is not None
+    assert found.requests_per_s == pytest.approx(1.0)
+    assert window.is_shared
+
+
+def test_traffic_that_stops_is_scored_and_named(tmp_path: Path) -> None:
+    clock, server = served(modelled(), [Stretch(9 * WINDOW_S, 1)])
+    run(tmp_path / "meter.db", clock, server, None, 13 * WINDOW_S)
+    windows = windows_of(tmp_path / "meter.db")
+    stopped = next(window for window in windows if number_of(window) == 10)
+    assert stopped.figures["requests_per_s"].measured == 0.0
+    named_then = [(number_of(window), change.what) for window in windows for change in window.changes]
+    assert any(number in (9, 10) and what.startswith("fewer requests") for number, what in named_then)
+    last = windows[-1].figures["requests_per_s"].forecast
+    assert last is not None
+    assert last.mid < 0.1
+
+
+def test_doubt_about_what_no_figure_shows_never_grows_beyond_what_it_was_at_first() -> None:
+    terms, nothing = AS_MODELLED, np.zeros((1, 4))
+    nothing[0, 0] = 1.0  # decode alone is seen
+    for _ in range(2000):
+        terms, _ = _taught(terms, np.zeros(1), nothing, np.eye(1) * 0.01, {}, {})
+    for place, term in enumerate(TERMS):
+        assert terms.covariance[place][place] <= PRIOR[term] ** 2 * (1 + 1e-9)

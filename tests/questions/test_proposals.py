@@ -321,3 +321,13 @@ def test_outside_a_checkout_is_one_sentence_and_exit_code_2(tmp_path: Path) -> N
     assert done.returncode == 2
     assert "not a git repository" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("folder", ["/tmp/elsewhere", "../elsewhere"])
+def test_nothing_is_written_outside_the_checkout(
+    tmp_path: Path, repo: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    path = ledger(tmp_path / "m.db", servers=4, rate=0.4, off=0.05)
+    monkeypatch.chdir(repo)
+    with pytest.raises(BadInput, match="folder of the checkout"):
+        levers(request(path, open_="patch", deploy_to=folder))

@@ -21,6 +21,7 @@ app = typer.Typer(
 def watch(**given: Any) -> None:
     """Run until stopped, showing each interval."""
     from tokonomics.measure.meter.ledger import Ledger
+    from tokonomics.measure.meter.live_meter import LATE_S
     from tokonomics.measure.meter.session import meter_servers
     from tokonomics.questions.meter import ledger_of
     from tokonomics.questions.twin import LiveTwin, twin_asked
@@ -33,7 +34,7 @@ def watch(**given: Any) -> None:
         say("nothing is simulated, as no model is named: servers are expected to go on as they did")
     path = ledger_of(request)
     with Ledger(path) as book, each_shown(json, request.once, twin_view.live, twin_view.line) as show_twin:
-        twin = LiveTwin(book, setup, settings.window_s)
+        twin = LiveTwin(book, setup, settings.window_s, LATE_S if settings.prometheus else settings.every_s)
         last = meter_servers(settings, book, lambda state: show_twin(twin.shown(state)), say, twin.beside)
         shown = twin.shown(last)
     if request.once and json:

@@ -60,7 +60,7 @@ class WindowTraffic(Noun):
 
 def traffic_of(window: ServedWindow) -> WindowTraffic | None:
     """Return the traffic of a window; None if hardly any came, or nobody watched."""
-    requests, seen_s, sums = window.seen_requests, window.seen_s, window.sums
+    requests, seen_s, sums = window.seen_requests, window.watched_s, window.sums
     if requests < 1 or seen_s <= 0 or sums.output <= 0 or sums.input_total <= 0:
         return None
     return WindowTraffic(
@@ -79,7 +79,7 @@ def lengths_in(buckets: Buckets, mean: float, number: int, rng: np.random.Genera
     total = sum(buckets.values())
     if total <= 0:
         return np.full(number, mean)
-    bounds = [bound for bound in sorted(buckets) if bound < BEYOND]
+    bounds = [bound for bound in sorted(buckets) if 0 < bound < BEYOND]
     ends = np.array([1.0, *bounds]) if not bounds or bounds[0] > 1 else np.array([0.5, *bounds])
     counts = np.array([buckets[bound] for bound in bounds])
     if beyond := buckets.get(BEYOND, 0.0):
@@ -189,8 +189,12 @@ def _scatter(values: Floats, of_window: float) -> float:
 
     Requests that wait in one queue wait alike: as if they were independent, the error would be far too small.
     """
-    means = [float(batch.mean()) for batch in np.array_split(values, min(_BATCHES, len(values)))]
-    return float(np.std(means)) / float(values.mean()) / math.sqrt(len(means)) * math.sqrt(len(values) / of_window)
+    if len(values) < 2 * _BATCHES:
+        return float(values.std(ddof=1) / values.mean() / math.sqrt(of_window)) if len(values) > 1 else 1.0
+    means = [float(batch.mean()) for batch in np.array_split(values, _BATCHES)]
+    return (
+        float(np.std(means, ddof=1)) / float(values.mean()) / math.sqrt(len(means)) * math.sqrt(len(values) / of_window)
+    )
 
 
 def in_buckets(values: Floats, like: Buckets) -> dict[float, float]:
@@ -229,6 +233,8 @@ def measured_figures(window: ServedWindow) -> dict[str, float]:
                 read = quantile(window.buckets.get(kind, {}), percentile / 100)
                 if read:
                     found[f"{name}_p{percentile}_s"] = read
+    if not found and window.watched_s > 0 and window.requests <= 0:
+        found |= {"requests_per_s": 0.0, "tokens_per_s": 0.0}
     if window.gauged_s > 0:
         found["kv_share"] = window.kv_share_s / window.gauged_s
     return {name: value for name, value in found.items() if math.isfinite(value)}

@@ -341,8 +341,10 @@ class _Taking:
             usual_s = statistics.median(values)
             for place in [place for place, value in enumerate(values) if value > _FAR * usual_s]:
                 if perf_counter() < until_s and probe in self.took_s:
+                    before = len(values)
                     await self.take(probe)
-                    values[place] = values.pop() if len(values) > len(self.values[probe]) - 1 else values[place]
+                    if len(values) > before:
+                        values[place] = values.pop()
 
     def fingerprint(self, took_s: float) -> Fingerprint:
         times = []

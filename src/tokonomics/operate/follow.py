@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tokonomics.measure.calibrate import FACTORS, FAR_OFF, PRIOR, Term
 from tokonomics.measure.meter.readings import Counted
 from tokonomics.measure.meter.spans import Buckets
+from tokonomics.measure.meter.windows import WINDOW_S
 from tokonomics.operate.expect import TERMS, Expectation, WindowTraffic, expected
 from tokonomics.sizing.setup import Setup
 from tokonomics.types import Noun
@@ -27,7 +28,6 @@ Cause = Literal["kernels", "launches", "requests", "cache", "traffic", "flags", 
 
 TAUGHT_BY = ("tpot_s", "ttft_s")  # figures that teach the terms
 POINTS = ("hit_share", "kv_share")  # shares are compared by their difference, all else by its logarithm
-ALARM = 3.89  # standard deviations that chance passes once in 10,000
 _ALARM_OF = {1: 15.1, 2: 18.4}  # squared, over one figure and over two: the chi-squared distribution at 1 in 10,000
 LEAST_CHANGE = 0.1  # smaller changes are followed and not named (our choice)
 _PROBED = 0.1  # step of a term for its sensitivities
@@ -58,9 +58,14 @@ def changed(cause: Cause, ratio: float) -> NoticedChange:
     return NoticedChange(cause=cause, what=_SAID[cause].format(f"{ratio:.2g}"), ratio=ratio)
 
 
+_LEAST = dict.fromkeys(
+    ("requests_per_s", "tokens_per_s"), 1 / WINDOW_S
+)  # one in a window, so that none has a logarithm
+
+
 def forth(name: str, value: float) -> float:
     """Return a figure on the scale on which its errors are compared."""
-    return value if name in POINTS else math.log(max(value, 1e-12))
+    return value if name in POINTS else math.log(max(value, _LEAST.get(name, 1e-12)))
 
 
 def back(name: str, value: float) -> float:
@@ -160,6 +165,9 @@ def _taught(
     step = np.clip(np.array(terms.at) + gain @ missed, *_FURTHEST) - np.array(terms.at)
     after = (np.eye(len(TERMS)) - gain @ toward) @ spread
     after = (after + after.T) / 2 + np.diag([PRIOR[term] ** 2 * _DRIFT for term in TERMS])
+    # What no figure shows is never less sure than before anything was learned.
+    scale = np.minimum(1.0, np.array([PRIOR[term] for term in TERMS]) / np.sqrt(np.diag(after)))
+    after = after * np.outer(scale, scale)
     moved = ServerTerms(tuple((np.array(terms.at) + step).tolist()), tuple(map(tuple, after.tolist())))
     return moved, {name: value - float(slopes[name] @ step) for name, value in off.items()}
 

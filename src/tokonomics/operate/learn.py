@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from tokonomics.measure.meter.windows import ServedWindow
+from tokonomics.measure.meter.windows import WINDOW_S, ServedWindow
 from tokonomics.operate.expect import (
     FEWEST,
     TERMS,
@@ -31,7 +31,6 @@ from tokonomics.operate.expect import (
     traffic_of,
 )
 from tokonomics.operate.follow import (
-    ALARM,
     AS_MODELLED,
     LEAST_CHANGE,
     POINTS,
@@ -52,8 +51,8 @@ from tokonomics.types import Noun
 from tokonomics.units import DAY_S, percent
 
 TRAFFIC = ("requests_per_s", "input_tokens", "output_tokens", "hit_share")
-_SLOT_S = 600.0
-_A_DAY = round(DAY_S / _SLOT_S)
+_A_DAY = round(DAY_S / WINDOW_S)
+_BY_CHANCE = 1e-4
 _FORGET = 1 - 1 / _A_DAY  # an error of yesterday counts 1/e of one of now
 _BEGUN_WITH = 3.0  # errors that the general ones count as (our choice)
 _GENERAL = 0.2  # of traffic and of what has no model: a fifth more or less, until windows have taught (our choice)
@@ -76,7 +75,7 @@ class WindowFigure(Noun):
     """One figure of one window."""
 
     measured: float | None = None
-    forecast: ForecastBand | None = None  # said before the window began
+    forecast: ForecastBand | None = None  # from what was known when the window began
     given: ForecastBand | None = None  # said of its traffic, when that was known
 
 
@@ -128,7 +127,7 @@ class TwinState(Noun):
     biases: dict[str, tuple[float, float]] = Field(default_factory=dict)  # sum and weight of what terms leave
     errors: dict[str, Errors] = Field(default_factory=dict)  # by ``forecast`` or ``given`` and figure
     levels: dict[str, Level] = Field(default_factory=dict)
-    usual: dict[int, float] = Field(default_factory=dict)  # logarithm of the rate, by ten minutes of the day
+    usual: dict[int, float] = Field(default_factory=dict)  # logarithm of the rate, by the window of the day
     started: float | None = None
     states: dict[str, str] = Field(default_factory=dict)
     windows: int = 0
@@ -152,7 +151,13 @@ class Learned:
     state: TwinState
 
 
-def learn(state: TwinState, window: ServedWindow, before: TwinWindow | None, setup: Setup | None) -> Learned:
+def learn(
+    state: TwinState,
+    window: ServedWindow,
+    before: TwinWindow | None,
+    setup: Setup | None,
+    length_s: float = WINDOW_S,
+) -> Learned:
     """Score a window that is over, learn from it, and name what changed; ``before`` is the forecast of it."""
     measured, traffic = measured_figures(window), traffic_of(window)
     told = _told_changes(state, window)
@@ -183,7 +188,8 @@ def learn(state: TwinState, window: ServedWindow, before: TwinWindow | None, set
         for name, value in measured.items()
     }  # fmt: skip
     state = _with_errors(state, figures, setup)
-    state = _with_traffic(state, measured, window.start, any(change.cause in _SHIFTS for change in changes))
+    moved = any(change.cause in _SHIFTS for change in changes)
+    state = _with_traffic(state, measured, window.start, length_s, moved)
     state = state.model_copy(
         update={
             "started": window.started if window.started is not None else state.started,
@@ -285,7 +291,7 @@ def _told_changes(state: TwinState, window: ServedWindow) -> list[NoticedChange]
     changed = [
         f"{name} {state.states[name]} → {value}"
         for name, value in window.states.items()
-        if state.states.get(name, value) != value
+        if _is_another(name, state.states.get(name, value), value)
     ]
     restarted = bool(window.restarts) or (
         None not in (state.started, window.started) and state.started != window.started
@@ -299,6 +305,16 @@ def _told_changes(state: TwinState, window: ServedWindow) -> list[NoticedChange]
             )
         ]
     return [NoticedChange(cause="restart", what="the server was restarted")] if restarted else []
+
+
+_PROFILED = ("num_gpu_blocks", "kv_cache_size_tokens", "kv_cache_memory_bytes")
+"""What an engine finds out about its memory when it starts: a little different each time."""
+
+
+def _is_another(name: str, before: str, now: str) -> bool:
+    if name in _PROFILED and before.isdigit() and now.isdigit() and int(before):
+        return abs(int(now) / int(before) - 1) > LEAST_CHANGE
+    return before != now
 
 
 def _number(value: float) -> str:
@@ -322,14 +338,21 @@ def _traffic_changes(state: TwinState, measured: Mapping[str, float]) -> list[No
             continue
         best = level.best()
         error = forth(name, measured[name]) - level.at[best]
-        usual = level.errors.get(best, Errors()).deviation(_general(name, None), 1.0)
-        if abs(error) > max(ALARM * usual, LEAST_CHANGE):
+        if abs(error) > max(_alarm(level.errors.get(best, Errors()), name), LEAST_CHANGE):
             before, now = back(name, level.at[best]), measured[name]
             shown = f"{percent(before)} → {percent(now)}" if name in POINTS else f"{_number(before)} → {_number(now)}"
             cause: Cause = "cache" if name == "hit_share" else "traffic"
             ratio = None if name in POINTS else now / before
             found.append(NoticedChange(cause=cause, what=f"{_GREW[name][error < 0]}: {shown}", ratio=ratio))
     return found
+
+
+def _alarm(errors: Errors, name: str) -> float:
+    """Return the error of a followed figure that chance passes once in ten thousand windows, by Student's t."""
+    from scipy.special import stdtrit
+
+    usual = errors.deviation(_general(name, None), 1.0)
+    return usual * float(stdtrit(_BEGUN_WITH + errors.weight, 1 - _BY_CHANCE / 2))
 
 
 def _with_terms(state: TwinState, followed: Followed, off: Mapping[str, float]) -> TwinState:
@@ -352,9 +375,9 @@ def _without_model(
             biases[name] = (value, 1.0)
             continue
         error = value - state.bias(name, has_model=False)
-        usual = state.errors.get(f"given {name}", Errors()).deviation(_GENERAL, 1.0)
-        if abs(error) > max(ALARM * usual, LEAST_CHANGE) and not traffic_moved:
-            if not found and name in ("tpot_s", "ttft_s", "prompt_token_s"):
+        alarm = _alarm(state.errors.get(f"given {name}", Errors()), name)
+        if abs(error) > max(alarm, LEAST_CHANGE) and not traffic_moved:
+            if not found and name in ("tpot_s", "prompt_token_s"):
                 ratio = math.exp(error)
                 found.append(changed("kernels", ratio))
             biases[name] = (value, 1.0)
@@ -392,10 +415,12 @@ def _with_errors(state: TwinState, figures: Mapping[str, WindowFigure], setup: S
     return state.model_copy(update={"errors": errors})
 
 
-def _with_traffic(state: TwinState, measured: Mapping[str, float], start: float, moved: bool) -> TwinState:
+def _with_traffic(
+    state: TwinState, measured: Mapping[str, float], start: float, length_s: float, moved: bool
+) -> TwinState:
     """Follow the levels of the traffic; after a change all of them begin again from what came."""
     levels, usual = dict(state.levels), dict(state.usual)
-    slot, following = (int((start + ahead) % DAY_S // _SLOT_S) for ahead in (0.0, _SLOT_S))
+    slot, following = (int((start + ahead) % DAY_S // length_s) for ahead in (0.0, length_s))
     for name in TRAFFIC:
         if name not in measured:
             continue

@@ -61,7 +61,9 @@ def metered_servers(windows: Iterable[ServedWindow]) -> MeteredServers | None:
         return None
     since, until = _begins(rows), max(row.start + row.sums.seconds for row in rows)
     last = [row for row in rows if row.start + row.sums.seconds > until - SECONDS_PER_HOUR]
-    targets = tuple(sorted({row.target for row in last}))
+    newest = max(row.start for row in rows)
+    # One that has gone meanwhile, as in a rolling update, is not there now.
+    targets = tuple(sorted({row.target for row in last if row.start == newest}))
     total = rows[0].sums
     for row in rows[1:]:
         total += row.sums

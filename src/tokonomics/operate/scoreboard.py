@@ -1,6 +1,6 @@
 """Score a twin by its own windows: how far off it was, on which side, and how often its interval held.
 
-Forecasts were made before their windows began, so their errors are those of the traffic's forecast too. The same
+Forecasts know nothing of their windows, so their errors are those of the traffic's forecast too. The same
 server was also expected once its traffic was known: those errors are of the model of the server alone.
 """
 

@@ -237,7 +237,7 @@ def _apis(request: LeversRequest | StackRequest, setup: Setup) -> tuple[ApiCost,
 def levers(request: LeversRequest, listener: Listener = SILENT) -> LeversResult:
     """Rank every lever by its saving, and combine all that help."""
     choices, extras = choices_of(request), extras_of(request)
-    check_open(request)
+    check_open(request, listener)
     setup, run = setup_of(request, listener)
     say_if_compiling(listener)
     listener.doing("simulating")

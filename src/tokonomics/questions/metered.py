@@ -125,9 +125,9 @@ def metered_run(request: Runs, deployment: Deployment, listener: Listener) -> Me
     with _opened(path) as book, book.snapshot():
         windows = _windows(book, since)
         servers = _of_model(windows, deployment.model, shorten(str(path), 200), listener)
-        said = [one for one in said_of(book, since, time.time()) if one.model == servers.model]
+        boards = scoreboard(one for one in said_of(book, since, time.time()) if one.model == servers.model)
         newest = [one for one in newest_of(book) if _is_of(one, servers)]
-    errors = twin_errors(scoreboard(said))
+    errors = twin_errors(boards)
     if source == TWIN and errors is None:
         alone = f"take what was metered: {option('start', LEDGER)}"
         fix = f"Let `tokonomics twin` run beside the meter for a while, or {alone}."

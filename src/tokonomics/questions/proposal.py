@@ -53,7 +53,7 @@ class DraftedChange:
     profile: Profile | None  # what the twin has learned, for both plans
 
 
-def check_open(request: LeversRequest) -> None:
+def check_open(request: LeversRequest, listener: Listener) -> None:
     """Refuse what cannot be opened before anything is simulated."""
     if request.open_ is None:
         for name in ("take", "deploy", "deploy_to"):
@@ -66,7 +66,18 @@ def check_open(request: LeversRequest) -> None:
     if not is_metered(request):
         raise BadInput("is for what was metered", field="open_", fix=f"Add {option('start', 'ledger')}.")
     _targets(request, None)
-    root_of(Path.cwd())
+    _refuse_outside(root_of(Path.cwd()), request, _scenario_file(listener))
+
+
+def _refuse_outside(root: Path, request: LeversRequest, file: Path | None) -> None:
+    """Refuse a scenario or a folder that is outside the checkout in which a branch is made."""
+    if file is not None and not file.resolve().is_relative_to(root.resolve()):
+        raise BadInput("is outside the checkout of this folder", where=shorten(str(file), 200), field="open_")
+    folder = Path(request.deploy_to or ".")
+    if folder.is_absolute() or ".." in folder.parts:
+        raise BadInput(
+            "must be a folder of the checkout", field="deploy_to", fix=f"Such as {option('deploy_to', 'k8s')}."
+        )
 
 
 def taken(request: LeversRequest, proposals: tuple[Proposal, ...]) -> Proposal:
@@ -137,7 +148,6 @@ def _title(proposal: Proposal, now: Setup) -> str:
 
 def _summary(proposal: Proposal, run: MeteredRun) -> str:
     """Return the first paragraph of the request: the saving, how sure it is, and what it is compared with."""
-    paid = proposal.usd_per_month + proposal.saved_usd_per_month
     error = (
         f"the twin's own error is {percent(proposal.error_share)} of the bill"
         if proposal.error_share is not None
@@ -146,8 +156,8 @@ def _summary(proposal: Proposal, run: MeteredRun) -> str:
     saved = f"{usd(proposal.saved_usd_per_month)} a month, {percent(proposal.saved_share)} of the metered bill"
     becomes = f"{plural(proposal.replicas, 'replica')} of {proposal.becomes}"
     return (
-        f"**{proposal.name}** saves {saved} of {run.servers.model}; {error}. {usd(paid)} → "
-        f"{usd(proposal.usd_per_month)} a month: {becomes}. Effort: {proposal.effort}. Risk: {proposal.risk}.\n\n"
+        f"**{proposal.name}** saves {saved} of {run.servers.model}; {error}. "
+        f"It becomes {becomes}. Effort: {proposal.effort}. Risk: {proposal.risk}.\n\n"
         "Nothing is applied by itself: deploy the files when you have checked them. Below, both set-ups as planned "
         "for the metered traffic, at list prices."
     )

@@ -13,7 +13,7 @@ from tokonomics.catalog.load_models import find_model
 from tokonomics.errors import BadInput, TokonomicsError, option, shorten
 from tokonomics.measure.meter.bill import duration
 from tokonomics.measure.meter.ledger import Ledger
-from tokonomics.measure.meter.live_meter import MeterSettings
+from tokonomics.measure.meter.live_meter import LATE_S, MeterSettings
 from tokonomics.measure.meter.state import ExpectedFigure, MeterState
 from tokonomics.operate.flag_sets import values_in, with_values
 from tokonomics.operate.follow import NoticedChange
@@ -33,7 +33,7 @@ from tokonomics.types import Noun
 from tokonomics.units import DAY_S
 
 _MOST_CHANGES = 50  # kept to show (our choice); the ledger has all
-_SHORTEST_S, _LONGEST_S = 30.0, 3600.0  # of a window: a few dozen requests at the least, and an hour of a ledger's rows
+_SHORTEST_S, _LONGEST_S = 60.0, 3600.0  # of a window: a few dozen requests at the least, and an hour of a ledger's rows
 
 
 class NamedChange(Noun):
@@ -76,7 +76,10 @@ def twin_asked(request: TwinRequest) -> tuple[MeterSettings, Setup | None]:
     settings = asked(MeterWatchRequest(**shared, for_=request.for_))
     window_s = duration(request.window, "window")
     if not _SHORTEST_S <= window_s <= _LONGEST_S or DAY_S % window_s:
-        raise BadInput("must be from 30s to 1h, and divide a day", field="window", fix="Such as 10m.")
+        raise BadInput("must be from 1m to 1h, and divide a day", field="window", fix="Such as 10m.")
+    if window_s < 4 * settings.every_s:
+        fix = f"Add {option('every', f'{window_s / 4:g}s')}."
+        raise BadInput("holds fewer than four readings", field="window", fix=fix)
     return replace(settings, window_s=window_s, in_buckets=True), setup
 
 
@@ -142,8 +145,8 @@ class TwinShown(Noun):
 class LiveTwin:
     """A twin beside a running meter: looks at the ledger after every tick, and keeps what there is to show."""
 
-    def __init__(self, ledger: Ledger, setup: Setup | None, window_s: float) -> None:
-        self._ledger, self._twin = ledger, Twin(ledger, setup_of(setup), window_s)
+    def __init__(self, ledger: Ledger, setup: Setup | None, window_s: float, late_s: float = LATE_S) -> None:
+        self._ledger, self._twin = ledger, Twin(ledger, setup_of(setup), window_s, late_s)
         self._of_a_day = round(DAY_S / window_s)
         self._scores: dict[tuple[str, str], Scores] = {}
         self._boards: dict[tuple[str, str], Scoreboard] = {}
@@ -157,6 +160,8 @@ class LiveTwin:
             self._read = True
             self._take(said_of(self._ledger, state.at - DAY_S, state.at))
         self._take(self._twin.look(state.at))
+        for server in [server for server, window in self._last.items() if window.start < state.at - DAY_S]:
+            del self._last[server], self._scores[server], self._boards[server]
         return state.model_copy(update={"expected": self._expected()})
 
     def _take(self, windows: Iterable[TwinWindow]) -> None:

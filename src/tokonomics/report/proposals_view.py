@@ -58,9 +58,9 @@ def _first(metered: MeteredToday) -> blocks.Line:
         said = " saves more than the twin's own error." if metered.smaller else " lowers the bill."
         return blocks.line(blocks.Span("No change", "alert"), said, kind="headline")
     best = metered.proposals[0]
-    bills = f"{usd(best.usd_per_month + best.saved_usd_per_month)} → {usd(best.usd_per_month)} a month"
-    saved = blocks.Span(f"−{percent(best.saved_share)}", "best")
-    return blocks.line(saved, f": {bills}, with {best.name}", kind="headline")
+    saved = blocks.Span(f"{usd(best.saved_usd_per_month)} a month less", "best")
+    share = f"{percent(best.saved_share)} of the metered {usd(metered.usd_per_month)}"
+    return blocks.line(saved, f", {share}, with {best.name}", kind="headline")
 
 
 def _facts(metered: MeteredToday) -> Iterable[blocks.Fact | tuple[str, str, str]]:

@@ -20,8 +20,8 @@ _TITLES = {
     "tpot_p99_s": "TPOT p99", "prompt_token_s": "a prompt token", "kv_share": "KV cache in use",
     "usd_per_mtok": "$/Mtok",
 }  # fmt: skip
-_TERMS = {"decode": "kernels of few tokens", "prefill": "kernels of prompts", "launch": "launches",
-          "request": "a request outside any step"}  # fmt: skip
+_TERMS = {"decode": "decode kernels", "prefill": "prompt kernels", "launch": "launches",
+          "request": "a request's time outside steps"}  # fmt: skip
 _DRAWN = ("tokens_per_s", "ttft_p99_s", "ttft_s", "tpot_s", "usd_per_mtok")
 _MOST_CHANGES = 12  # what fits a screen; the report's JSON has all
 
@@ -57,7 +57,7 @@ def live(shown: TwinShown) -> blocks.View:
 
 
 _LEGEND = (
-    "Forecast: said before the window began. Given its traffic: the same server, simulated with what then arrived.",
+    "Forecast: from what was known when the window began. Given its traffic: the server with what then arrived.",
     "Off: the median of measured less expected; within: how often the 80 % interval held it.",
 )
 

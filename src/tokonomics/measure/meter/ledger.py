@@ -33,6 +33,7 @@ SCHEMA = 2  # 1 had no ``failed_s``
 ROW_S = 300.0  # spans within this time are one row, so a report's edge moves its tokens by at most this
 LATEST_S, LONGEST_S = 253_402_300_800.0, 10.0 * 366 * DAY_S  # the end of 9999, ten years; a row beyond is damaged
 FINE_S, KEPT_S = 2 * DAY_S, 35 * DAY_S  # windows are ten minutes long for two days, then hours for five weeks
+FORECASTS_KEPT_S = 8 * DAY_S  # a week, whole days
 MOST_HELD = 50_000  # spans in memory while the disk is full, about 50 MB; beyond it they are joined across five minutes
 
 _READINGS = TypeAdapter(list[Reading])
@@ -309,8 +310,8 @@ class Ledger:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.execute(f"DELETE FROM windows WHERE start < ? AND {within} > 0", (old,))
             self._insert_windows(hours.values())
-            for table in ("windows", "forecasts"):
-                self._db.execute(f"DELETE FROM {table} WHERE start < ?", (now - KEPT_S,))
+            for table, kept_s in (("windows", KEPT_S), ("forecasts", FORECASTS_KEPT_S)):
+                self._db.execute(f"DELETE FROM {table} WHERE start < ?", (now - kept_s,))
             self._db.execute("COMMIT")
         except sqlite3.Error:
             self._roll_back()  # a full disk: tomorrow again

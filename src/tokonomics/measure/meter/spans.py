@@ -53,6 +53,7 @@ class Glimpse:
     tpot_s: float = 0.0
     tpot_count: float = 0.0
     prompt_s: float = 0.0
+    watched_s: float = 0.0  # of the server, whatever models share it
     gauged_s: float = 0.0  # seconds for which the gauges below are known
     kv_share_s: float = 0.0
     kv_peak: float = 0.0
@@ -167,7 +168,7 @@ def _span(
         running_s=sum(gauges) / len(gauges) * seconds if known else 0.0,
         running_seen_s=busy_s if known else 0.0,
         labels=now.labels,
-        glimpse=None if series is None else glimpse(readings, counted, series, seconds),
+        glimpse=None if series is None else glimpse(readings, counted, series, seconds, watched),
         **{name: counted.get(Counted(name), 0.0) for name in _COUNTS},  # type: ignore[arg-type]
     )
 
@@ -177,6 +178,7 @@ def glimpse(
     counted: Mapping[Counted, float],
     series: Mapping[Counted, Mapping[str, float]],
     seconds: float,
+    watched: WatchedSpan,
 ) -> Glimpse:
     """Return what an interval between readings adds; histograms as their buckets alone, not cumulative."""
     *_, now = listed = list(readings)
@@ -184,6 +186,7 @@ def glimpse(
     waiting = [reading.waiting for reading in listed if reading.waiting is not None]
     return Glimpse(
         **{name: counted.get(Counted(name), 0.0) for name in ("tpot_s", "tpot_count", "prompt_s")},
+        watched_s=seconds if watched is WatchedSpan.seen else 0.0,
         gauged_s=seconds if used else 0.0,
         kv_share_s=sum(used) / len(used) * seconds if used else 0.0,
         kv_peak=max(used, default=0.0),

@@ -30,6 +30,7 @@ class ServedWindow(Noun):
     tpot_s: float = 0.0
     tpot_count: float = 0.0
     prompt_s: float = 0.0
+    watched_s: float = 0.0
     gauged_s: float = 0.0
     kv_share_s: float = 0.0
     kv_peak: float = 0.0
@@ -62,8 +63,13 @@ class ServedWindow(Noun):
 
     @property
     def seen_s(self) -> float:
-        """Return the seconds in which the server was watched."""
+        """Return this model's part of the seconds in which its server was watched."""
         return self.sums.busy_s + self.sums.idle_s
+
+    @property
+    def is_shared(self) -> bool:
+        """Tell whether other models of the server had more than a tenth of its time."""
+        return self.seen_s < 0.9 * self.watched_s
 
 
 def quantile(buckets: Buckets, share: float) -> float | None:
@@ -133,7 +139,7 @@ def with_glimpse(window: ServedWindow, seen: Glimpse | None, sums: MeterTally) -
     )
 
 
-_ADDED = ("tpot_s", "tpot_count", "prompt_s", "gauged_s", "kv_share_s", "waiting_s")
+_ADDED = ("tpot_s", "tpot_count", "prompt_s", "watched_s", "gauged_s", "kv_share_s", "waiting_s")
 
 
 def joined(one: ServedWindow, other: ServedWindow, start: float) -> ServedWindow:

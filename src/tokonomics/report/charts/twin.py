@@ -23,7 +23,7 @@ def bands_chart(windows: Sequence[TwinWindow], titles: Mapping[str, str], wanted
     panels = [_panel(windows, name, titles[name], changes) for name in wanted if _known(windows, name)]
     shown = panels or [_panel(windows, "tokens_per_s", titles["tokens_per_s"], changes)]
     title = f"{windows[0].model} on {windows[0].target}" if windows else "No windows"
-    subtitle = "band: forecast before the window, four of five; line: measured; rules: what changed (UTC)"
+    subtitle = "band: forecast, four of five; line: measured; rules: what changed (UTC)"
     return style.whole(style.stacked(shown), title, subtitle)
 
 
