@@ -23,7 +23,7 @@ from tokonomics.measure.meter.state import MeterState, MeterTally
 from tokonomics.measure.meter.windows import WINDOW_S, ServedWindow, quantile
 from tokonomics.operate.expect import TERMS, WindowTraffic, in_buckets, lengths_in, trace_like, traffic_of
 from tokonomics.operate.follow import AS_MODELLED, _taught
-from tokonomics.operate.learn import ForecastBand, TwinWindow, WindowFigure
+from tokonomics.operate.learn import ForecastBand, TwinState, TwinWindow, WindowFigure, forecast, learn
 from tokonomics.operate.scoreboard import scoreboard
 from tokonomics.operate.twin import said_of
 from tokonomics.questions.twin import LiveTwin, named
@@ -416,3 +416,33 @@ def test_doubt_about_what_no_figure_shows_never_grows_beyond_what_it_was_at_firs
         terms, _ = _taught(terms, np.zeros(1), nothing, np.eye(1) * 0.01, {}, {})
     for place, term in enumerate(TERMS):
         assert terms.covariance[place][place] <= PRIOR[term] ** 2 * (1 + 1e-9)
+
+
+def test_an_engine_that_counts_no_requests_is_expected_by_its_tokens_and_the_time_they_take() -> None:
+    """As llama.cpp: 60,000 tokens in 600 s for half a dollar, 20 ms for each of 30,000 answer tokens."""
+
+    def window(number: int, tpot_s: float) -> ServedWindow:
+        sums = MeterTally(
+            seconds=600.0, busy_s=500.0, idle_s=100.0, usd=0.5, input_total=30_000.0, input_cached=3000.0,
+            output=30_000.0,
+        )  # fmt: skip
+        return ServedWindow(
+            target="t", model="m", engine="llama.cpp", start=number * WINDOW_S, sums=sums, watched_s=600.0,
+            tpot_s=30_000 * tpot_s, tpot_count=30_000.0, prompt_s=27.0,
+        )  # fmt: skip
+
+    state, before = TwinState(), None
+    for number in range(6):
+        learned = learn(state, window(number, 0.020), before, None)
+        state, before = learned.state, forecast(learned.state, window(number, 0.020), (number + 1) * WINDOW_S, None)
+    figures = learned.window.figures
+    assert figures["tokens_per_s"].measured == pytest.approx(100.0)
+    assert "requests_per_s" not in figures
+    assert figures["prompt_token_s"].measured == pytest.approx(0.001)
+    for name, expected in (("tokens_per_s", 100.0), ("tpot_s", 0.020), ("usd_per_mtok", 0.5 / 0.06)):
+        band = figures[name].forecast
+        assert band is not None
+        assert band.mid == pytest.approx(expected)
+    (change,) = learn(state, window(6, 0.05), before, None).window.changes
+    assert change.cause == "kernels"
+    assert change.ratio == pytest.approx(2.5)

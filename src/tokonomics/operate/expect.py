@@ -207,6 +207,11 @@ def in_buckets(values: Floats, like: Buckets) -> dict[float, float]:
     return {bound: float(count) for bound, count in zip(bounds, counts, strict=True)}
 
 
+def is_telling(window: ServedWindow) -> bool:
+    """Decide whether enough came for latencies to say something; by tokens where no requests are counted."""
+    return (window.requests or window.tpot_count) >= FEWEST
+
+
 def measured_figures(window: ServedWindow) -> dict[str, float]:
     """Return what the server was measured to do, by the names of ``expected``; only figures that are known."""
     found: dict[str, float] = {}
@@ -219,9 +224,15 @@ def measured_figures(window: ServedWindow) -> dict[str, float]:
             "output_tokens": traffic.output_tokens,
             "hit_share": traffic.hit_share,
         }
-        if sums.usd > 0:
-            found["usd_per_mtok"] = sums.usd_per_mtok or 0.0
-    if window.requests >= FEWEST:
+    elif window.watched_s > 0 and window.requests <= 0:  # an idle server, or one whose engine counts no requests
+        found["tokens_per_s"] = max(0.0, sums.billed_tokens - sums.unseen_tokens) / window.watched_s
+        if sums.billed_tokens <= 0:
+            found["requests_per_s"] = 0.0
+        elif sums.input_total > 0:
+            found["hit_share"] = min(1.0, sums.input_cached / sums.input_total)
+    if found and sums.usd_per_mtok:
+        found["usd_per_mtok"] = sums.usd_per_mtok
+    if is_telling(window):
         if sums.ttft_count > 0:
             found["ttft_s"] = sums.ttft_s / sums.ttft_count
         if window.tpot_count > 0:
@@ -233,8 +244,6 @@ def measured_figures(window: ServedWindow) -> dict[str, float]:
                 read = quantile(window.buckets.get(kind, {}), percentile / 100)
                 if read:
                     found[f"{name}_p{percentile}_s"] = read
-    if not found and window.watched_s > 0 and window.requests <= 0:
-        found |= {"requests_per_s": 0.0, "tokens_per_s": 0.0}
     if window.gauged_s > 0:
         found["kv_share"] = window.kv_share_s / window.gauged_s
     return {name: value for name, value in found.items() if math.isfinite(value)}

@@ -22,11 +22,11 @@ from pydantic import Field
 
 from tokonomics.measure.meter.windows import WINDOW_S, ServedWindow
 from tokonomics.operate.expect import (
-    FEWEST,
     TERMS,
     Expectation,
     WindowTraffic,
     expected,
+    is_telling,
     measured_figures,
     traffic_of,
 )
@@ -48,9 +48,10 @@ from tokonomics.operate.follow import (
 from tokonomics.physics.intervals import prior_deviation
 from tokonomics.sizing.setup import Setup
 from tokonomics.types import Noun
-from tokonomics.units import DAY_S, percent
+from tokonomics.units import DAY_S, TOKENS_PER_MTOK, percent
 
 TRAFFIC = ("requests_per_s", "input_tokens", "output_tokens", "hit_share")
+FOLLOWED = (*TRAFFIC, "tokens_per_s")  # the last for engines that count no requests
 _A_DAY = round(DAY_S / WINDOW_S)
 _BY_CHANCE = 1e-4
 _FORGET = 1 - 1 / _A_DAY  # an error of yesterday counts 1/e of one of now
@@ -167,9 +168,9 @@ def learn(
     expectation = _expectation(state, window, traffic, setup)
     given = _bands(state, "given", dict(expectation.figures) if expectation else {}, setup)
     changes = [*told, *_traffic_changes(state, measured)]
-    if traffic is not None and expectation is not None and window.requests >= FEWEST:
+    if expectation is not None and is_telling(window):
         off = differences(measured, expectation.figures)
-        if setup is None:
+        if setup is None or traffic is None:
             state, found = _without_model(state, off, traffic_moved=bool(changes))
         else:
             chance = {name: _usual_error(state, f"given {name}", name, setup) for name in off}
@@ -212,19 +213,21 @@ _RESTARTS: tuple[Cause, ...] = ("flags", "restart")
 def forecast(state: TwinState, like: ServedWindow, start: float, setup: Setup | None) -> TwinWindow:
     """Return what is expected of the window that begins at ``start``; ``like`` is the newest one that is over."""
     made: dict[str, float] = {}
-    for name in TRAFFIC:
+    for name in FOLLOWED:
         if level := state.levels.get(name):
             made[name] = back(name, level.at[level.best()])
+    if setup is None:
+        made |= dict.fromkeys(_WITHOUT_MODEL, 1.0)
     if set(TRAFFIC) <= made.keys():
         traffic = WindowTraffic(
             **{name: max(0.0, made[name]) for name in TRAFFIC}, seconds=like.seen_s,
             inputs=_shifted(traffic_of(like), "inputs"), outputs=_shifted(traffic_of(like), "outputs"),
         )  # fmt: skip
         made["tokens_per_s"] = traffic.tokens_per_s
-        if like.sums.usd > 0 and like.sums.seconds > 0:
-            made["usd_per_mtok"] = like.sums.usd / like.sums.seconds / traffic.tokens_per_s * 1e6
         if found := _expectation(state, like, traffic, setup):
             made |= found.figures
+    if made.get("tokens_per_s") and like.sums.usd > 0 and like.sums.seconds > 0:
+        made["usd_per_mtok"] = like.sums.usd / like.sums.seconds / made["tokens_per_s"] * TOKENS_PER_MTOK
     bands = _bands(state, "forecast", made, setup)
     figures = {name: WindowFigure(forecast=band) for name, band in bands.items()}
     return TwinWindow(target=like.target, model=like.model, start=start, figures=figures, factors=state.factors)
@@ -243,11 +246,9 @@ def _expectation(
     state: TwinState, window: ServedWindow, traffic: WindowTraffic | None, setup: Setup | None
 ) -> Expectation | None:
     """Return the figures of a window by simulation; without a model, those of a server that never changes."""
-    if traffic is None:
-        return None
     if setup is None:
         return Expectation(dict.fromkeys(_WITHOUT_MODEL, 1.0), {})
-    return expected(setup, traffic, state.factors, window.buckets)
+    return None if traffic is None else expected(setup, traffic, state.factors, window.buckets)
 
 
 def _bands(state: TwinState, kind: str, made: Mapping[str, float], setup: Setup | None) -> dict[str, ForecastBand]:
@@ -325,6 +326,7 @@ _GREW = {
     "requests_per_s": ("more requests came", "fewer requests came"),
     "input_tokens": ("prompts got longer", "prompts got shorter"),
     "output_tokens": ("answers got longer", "answers got shorter"),
+    "tokens_per_s": ("more tokens came", "fewer tokens came"),
     "hit_share": ("the cache hits more", "the cache hits less"),
 }
 
@@ -332,7 +334,7 @@ _GREW = {
 def _traffic_changes(state: TwinState, measured: Mapping[str, float]) -> list[NoticedChange]:
     """Return which figures of the traffic moved further than chance and their usual drift."""
     found = []
-    for name in TRAFFIC:
+    for name in TRAFFIC if "requests_per_s" in measured else ("tokens_per_s", "hit_share"):
         level = state.levels.get(name)
         if level is None or name not in measured or not level.errors:
             continue
@@ -421,7 +423,7 @@ def _with_traffic(
     """Follow the levels of the traffic; after a change all of them begin again from what came."""
     levels, usual = dict(state.levels), dict(state.usual)
     slot, following = (int((start + ahead) % DAY_S // length_s) for ahead in (0.0, length_s))
-    for name in TRAFFIC:
+    for name in FOLLOWED:
         if name not in measured:
             continue
         value, level = forth(name, measured[name]), levels.get(name, Level())

@@ -43,12 +43,12 @@ def live(shown: TwinShown) -> blocks.View:
     boards = {(board.target, board.model): board for board in shown.servers}
     last = {(window.target, window.model): window for window in shown.last}
     price, today = usd_text(shown.meter.now.usd_per_mtok), usd_text(shown.meter.today.usd_per_mtok)
-    yield blocks.headline(f"{price} per Mtok now", f", {today} today, every paid hour counted")
+    yield blocks.headline(f"{price} per Mtok now", f"; today, every paid hour counted: {today} per Mtok")
     for window in shown.now:
         server = window.target, window.model
         yield _server(boards.get(server), window, last.get(server), _name(*server))
     if not shown.now:
-        yield blocks.section(blocks.hint("The first forecast comes when a window is over: within ten minutes."))
+        yield blocks.section(blocks.hint("The first forecast comes when the first window is over."))
     yield _changes(shown.changes)
     yield blocks.note(*_LEGEND)
     yield blocks.section(*(blocks.line(note.marked, kind="bad") for note in shown.meter.notes))

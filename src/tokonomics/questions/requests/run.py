@@ -518,7 +518,7 @@ class TwinRequest(MeterWatchRequest, Layout):  # type: ignore[misc]  # the plugi
         without="the engine's defaults",
         example="vllm serve meta-llama/Llama-3.1-8B-Instruct --max-num-seqs 64",
     )
-    window: Text = declared("How long a window is: 10m.", "10m", rare=True)
+    window: Text = declared("How long a window is: 10m, 1h.", "10m")
 
 
 class TwinReportRequest(InLedger):
