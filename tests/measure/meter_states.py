@@ -3,7 +3,15 @@
 from typing import Any
 
 from tokonomics.measure.meter.readings import GpuReading
-from tokonomics.measure.meter.state import BudgetState, GroupState, MeterState, MeterTally, MonthEnd, Planned
+from tokonomics.measure.meter.state import (
+    BudgetState,
+    ExpectedFigure,
+    GroupState,
+    MeterState,
+    MeterTally,
+    MonthEnd,
+    Planned,
+)
 
 HOUR = MeterTally(
     seconds=3600, busy_s=1800, idle_s=1200, gap_s=500, away_s=100,
@@ -41,6 +49,15 @@ def budget(**changed: Any) -> BudgetState:
     return BudgetState(**(known | changed))
 
 
+def expected(**changed: Any) -> ExpectedFigure:
+    """What a twin says of one figure."""
+    known: dict[str, Any] = {
+        "target": "http://gpu1:8000", "model": "llama", "figure": "tpot_s", "low": 0.01, "mid": 0.012, "high": 0.014,
+        "error": 0.03, "coverage": 0.8,
+    }  # fmt: skip
+    return ExpectedFigure(**(known | changed))
+
+
 def state(*groups: GroupState, **changed: Any) -> MeterState:
     sums = {
         name: sum((getattr(each, name) for each in groups), MeterTally()) for name in ("now", "hour", "today", "total")
@@ -48,6 +65,6 @@ def state(*groups: GroupState, **changed: Any) -> MeterState:
     known: dict[str, Any] = {
         "at": 1_794_700_000.0, "every_s": 15.0, "price_from": "as given", "groups": groups,
         "planned": Planned(usd_per_mtok=1.5), "gpus": (gpu(),), "energy_j": 3.6e5, "electricity_usd": 0.015,
-        "budgets": (budget(),), **sums,
+        "budgets": (budget(),), "expected": (expected(),), **sums,
     }  # fmt: skip
     return MeterState(**(known | changed))

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from time import sleep as pause
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -144,7 +145,6 @@ def report(**given: Any) -> None:
 
 def _weekly(request: MeterReportRequest, command: str | None, path: Path, given: dict[str, Any]) -> None:
     """Write and send the reports until interrupted."""
-    import time
 
     from tokonomics.measure.meter.readings import SystemClock
     from tokonomics.operate.weekly import WeeklyReport, WeeklyReports, keep_reporting, sender
@@ -173,7 +173,7 @@ def _weekly(request: MeterReportRequest, command: str | None, path: Path, given:
             typer.echo(done.model_dump_json())
 
     reports = WeeklyReports(path, write, say, sender(command) if command is not None else None)
-    keep_reporting(reports, SystemClock(), time.sleep, show)
+    keep_reporting(reports, SystemClock(), pause, show)
 
 
 def files(

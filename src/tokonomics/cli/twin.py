@@ -11,11 +11,10 @@ from tokonomics.questions.requests.run import TwinRequest
 from tokonomics.questions.verbs import TWIN_REPORT
 from tokonomics.report.terminal import say, show, show_json
 
+SUMMARY = "Predict a live server's next window, and say what changed."
 _WATCH = "What the next window of these servers will be like, and how good that was the last time, until Ctrl-C."
 
-app = typer.Typer(
-    cls=UrlsOrVerb, no_args_is_help=True, help=help_of("Predict live servers, and say what changed.", TwinRequest)
-)
+app = typer.Typer(cls=UrlsOrVerb, no_args_is_help=True, help=help_of(SUMMARY, TwinRequest))
 
 
 def watch(**given: Any) -> None:
