@@ -95,11 +95,9 @@ class ServedVllm:
             if stretch.restarted or not self._processes:
                 self._processes.append((at, stretch.kv_cache_dtype))
             at += stretch.seconds
-        names = ("arrival", "first", "finish", "inputs", "outputs", "cached")
         (self.arrival, self.first, self.finish, self.inputs, self.outputs, self.cached) = (
             np.concatenate(parts) for parts in zip(*columns, strict=True)
         )
-        assert len(names) == 6
         self.seconds = at
 
     def page(self) -> str:

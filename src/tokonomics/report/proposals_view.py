@@ -14,7 +14,6 @@ from tokonomics.units import DAY_S, percent, plural, usd
 
 _SHOWN = 5e-4  # a smaller share would show 0.0 %
 _CURVES = {168: "by the hour of the week", 24: "by the hour of the day"}
-_BECOMES = ("hardware", API, TOGETHER)  # proposals whose name does not say what runs then
 _MANY = 0.05  # servers in the mean beside those of now; fewer would show as the same number
 
 
