@@ -1,27 +1,32 @@
 """Score ``guard`` on fingerprints of a real vLLM: is each change found, its cause named, its price that of a run?
 
-    python -m benchmarks.bench_guard FOLDER      # what measure_guard.py left there; writes results/guard.json
+    python -m benchmarks.bench_guard ask         # what the simulator expects each build to hold, before any is measured
+    python -m benchmarks.bench_guard             # score benchmarks/data/vllm_h200_guard.json.gz
+    python -m benchmarks.bench_guard keep FOLDER # make that record of what measure_guard.py left in a folder
 
-Equal builds are compared in five pairs; each changed build with the base that ran beside it. The price compared is the
-dollars of a token, which go as one over the highest rate under the SLOs: as simulated from the fingerprints alone, and
-as measured with the same requests on the running server.
+Equal builds are compared in every pair; each changed build with the base whose probes were taken in turns with its own.
+The price compared is the dollars of a token, which go as one over the highest rate under the SLOs: as simulated from
+the fingerprints alone, and as measured with the same requests on the running server.
 """
 
+import gzip
 import json
 import sys
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.guard_grid import CAUSES, GROUPS, KV_BYTES, SLO, requests
+from benchmarks.guard_grid import CAUSES, KV_BYTES, SLO, requests
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
+from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
 from tokonomics.operate.fingerprint import Fingerprint
 from tokonomics.operate.guard import BuildChange, compare
 from tokonomics.operate.guard_price import held_rates
-from tokonomics.operate.record import read_sealed
+from tokonomics.operate.replay_rate import simulated_rate
 from tokonomics.physics.deployment import EngineFlags
 from tokonomics.questions.inputs import Layout
 from tokonomics.questions.tune_asked import replica_of
@@ -29,6 +34,7 @@ from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.slo import parse_slos
 from tokonomics.types import today
 
+DATA = Path(__file__).parent / "data" / "vllm_h200_guard.json.gz"
 RESULT = Path(__file__).parent / "results" / "guard.json"
 
 
@@ -37,42 +43,57 @@ def setup() -> Setup:
     return made.deployed(flags=EngineFlags(kv_bytes=KV_BYTES))
 
 
+def expected() -> dict[str, float]:
+    """Return the requests a second that the simulator expects of each build, knowing its flags alone."""
+    base = setup()
+    builds = {
+        "base": base,
+        "eager": base.deployed(flags=EngineFlags(kv_bytes=KV_BYTES, captured_tokens=0)),
+        "graphs-64": base.deployed(flags=EngineFlags(kv_bytes=KV_BYTES, captured_tokens=64)),
+        "no-prefix-cache": replace(base, prefix_cache=False),
+        "kv-fp8": base.deployed(kv=Precision.fp8),
+    }
+    return {name: simulated_rate(build, 30.0, len(requests()))[0] for name, build in builds.items()}
+
+
+def keep(folder: Path) -> None:
+    marks = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*-[0-9].json"))}
+    record = {"date": str(today()), "gpu": "H200", "engine": "vllm 0.26.0", "marks": marks,
+              "rates": json.loads((folder / "rates.json").read_text())}  # fmt: skip
+    DATA.write_bytes(gzip.compress(json.dumps(record).encode(), 9, mtime=0))
+
+
 def named(change: BuildChange) -> list[str]:
     return [found.term for found in change.terms] + [row.name for row in change.told]
 
 
-def score(folder: Path) -> dict[str, Any]:
-    marks = {path.stem: read_sealed(path, Fingerprint, "old") for path in sorted(folder.glob("*-[0-9].json"))}
-    rates = {name: row for path in folder.glob("*-rates.json") for name, row in json.loads(path.read_text()).items()}
+def score(record: dict[str, Any]) -> dict[str, Any]:
+    marks = {name: Fingerprint.model_validate(mark) for name, mark in record["marks"].items()}
+    held = {name: row["rate"] for name, row in record["rates"].items()}
     alike = [compare(marks[one], marks[other]) for one, other in combinations([n for n in marks if "base" in n], 2)]
-    rows = []
-    for builds in GROUPS.values():
-        base, *others = builds
-        for build in others:
-            old, new = (marks.get(f"{each['name']}-1") for each in (base, build))
-            if old is None or new is None or build["name"] not in CAUSES:
-                continue
-            change = compare(old, new)
-            held = held_rates(setup(), old, new, change, len(requests()))
-            row = {
-                "build": build["name"], "verdict": change.verdict, "named": named(change),
-                "said": [found.said for found in change.terms],
-                "cause_named": CAUSES[build["name"]] in named(change)[:1] + [told.name for told in change.told],
-                "median": change.typical, "took_s": new.took_s, "probes": len(new.probes), "skipped": new.skipped,
-                "simulated": [held.before, held.after], "ends": held.ends, "level": held.calibrated,
-            }  # fmt: skip
-            full = [rates[each["name"]]["rate"] for each in (base, build) if each["name"] in rates]
-            if len(full) == 2 and min(full) > 0:
-                said = (held.before / held.after) / (full[0] / full[1]) - 1
-                row |= {"measured": full, "change_off": said, "level_off": [a / b - 1 for a, b in zip(
-                    (held.before, held.after), full, strict=True)]}  # fmt: skip
-            rows.append(row)
+    old, rows = marks["base-1"], []
+    for build, cause in CAUSES.items():
+        new = marks[f"{build}-1"]
+        change = compare(old, new)
+        found = held_rates(setup(), old, new, change, len(requests()))
+        rows.append({
+            "build": build, "verdict": change.verdict, "named": named(change),
+            "said": [term.said for term in change.terms], "told": [f"{row.name}: {row.before} → {row.after}" for row in change.told],
+            "cause_named": cause in named(change)[:1] + [told.name for told in change.told],
+            "median": change.typical, "probes": len(new.probes), "skipped": len(new.skipped),
+            "simulated": [found.before, found.after], "ends": found.ends, "level": found.calibrated,
+            "measured": [held["base"], held[build]],
+            "change_off": (found.before / found.after) / (held["base"] / held[build]) - 1,
+            "level_off": [a / b - 1 for a, b in zip((found.before, found.after), (held["base"], held[build]), strict=True)],
+        })  # fmt: skip
     return {
-        "command": "python -m benchmarks.bench_guard FOLDER",
+        "command": "python -m benchmarks.bench_guard",
         "date": str(today()),
+        "measured": record["date"],
         "gpu": find_gpu("H200").key,
         "model": find_model("llama-3.1-8b").key,
         "engine": find_engine("vllm").key,
+        "blind": {name: [rate, held[name], rate / held[name] - 1] for name, rate in expected().items()},
         "alike": {"pairs": len(alike), "alarms": sum(change.is_worse for change in alike),
                   "medians": [round(change.typical, 4) for change in alike]},
         "changes": rows,
@@ -80,13 +101,21 @@ def score(folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    result = score(Path(sys.argv[1]))
+    if sys.argv[1:] == ["ask"]:
+        print(json.dumps(expected(), indent=1))
+        return
+    if sys.argv[1:2] == ["keep"]:
+        keep(Path(sys.argv[2]))
+        return
+    result = score(json.loads(gzip.decompress(DATA.read_bytes())))
     RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    for name, (said, was, off) in result["blind"].items():
+        print(f"{name}: {said:.1f} requests/s from its flags alone, {was:.1f} measured, off {100 * off:+.1f} %")
     alike = result["alike"]
     print(f"equal builds: {alike['alarms']} alarms in {alike['pairs']} pairs, medians {alike['medians']}")
     for row in result["changes"]:
-        print(f"{row['build']}: {row['verdict']}, {row['said'] or row['named']}, cause {row['cause_named']}")
-        print(f"   dollars simulated {row['simulated']}, measured {row.get('measured')}, off {row.get('change_off')}")
+        print(f"{row['build']}: {row['verdict']}, {row['said'] or row['told']}, cause {row['cause_named']}")
+        print(f"   rates simulated {row['simulated']}, measured {row['measured']}, off {100 * row['change_off']:+.1f} %")
 
 
 if __name__ == "__main__":

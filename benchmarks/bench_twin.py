@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.guard_grid import BUILDS
 from tests.measure.metered import HandClock, HandSource, read_page
 
 from tokonomics.catalog.load_models import find_model
@@ -31,31 +32,34 @@ from tokonomics.questions.twin import LiveTwin, named, twin_asked
 
 DATA = Path(__file__).with_name("data") / "vllm_h200_twin.json.gz"
 RESULTS = Path(__file__).with_name("results") / "twin.json"
-MODEL, WINDOW_S, EVERY_S = "llama-3.1-8b", 60.0, 2.0
+MODEL, WINDOW_S, EVERY_S = "llama-3.1-8b", 30.0, 2.0
 WARMED = 3  # windows before the first that counts
-USUAL = ["--max-num-seqs", "256", "--max-num-batched-tokens", "8192", "--kv-cache-memory-bytes", "40000000000"]
-OTHER = [*USUAL, "--kv-cache-dtype", "fp8", "--max-num-seqs", "64"]
+BESIDE = [f"vllm:{name}" for name in ("request_prefill_kv_computed_tokens", "num_preemptions", "prefix_cache_queries",
+          "prefix_cache_hits", "request_queue_time_seconds", "request_prefill_time_seconds",
+          "request_decode_time_seconds", "inter_token_latency_seconds", "engine_sleep_state")]  # fmt: skip
+"""Lines that the meter does not read, and that may tell more."""
 STRETCHES: dict[str, list[dict[str, Any]]] = {
-    "usual": [
-        {"name": "quiet", "minutes": 7, "rate": 8.0},
-        {"name": "more requests", "minutes": 2, "rate": 13.0},
-        {"name": "longer prompts", "minutes": 2, "rate": 8.0, "input": 2600},
-        {"name": "no reuse", "minutes": 2, "rate": 8.0, "input": 2600, "shared": 0.0},
-        {"name": "a neighbour", "minutes": 2, "rate": 4.0, "input": 2600, "shared": 0.0, "neighbour": True},
+    "base": [
+        {"name": "quiet", "seconds": 180, "rate": 6.0},
+        {"name": "more requests", "seconds": 60, "rate": 10.0},
+        {"name": "longer prompts", "seconds": 60, "rate": 6.0, "input": 2000},
+        {"name": "no reuse", "seconds": 60, "rate": 6.0, "input": 2000, "shared": 0.0},
+        {"name": "a neighbour", "seconds": 60, "rate": 6.0, "input": 2000, "shared": 0.0, "neighbour": True},
     ],
-    "other-flags": [{"name": "restarted with other flags", "minutes": 3, "rate": 4.0, "input": 2600, "shared": 0.0}],
+    "kv-fp8": [{"name": "other flags", "seconds": 75, "rate": 6.0, "input": 2000, "shared": 0.0}],
 }
+"""By build of ``guard_grid``, what it serves; the second takes the place of the first, as in a rolling update."""
 
 
 def rows_of(stretch: dict[str, Any], seed: int) -> list[list[Any]]:
     """Return Poisson arrivals of log-normal lengths; four prompts in five begin as others of their conversation do."""
     rng = np.random.default_rng(seed)
-    seconds, mean, shared = stretch["minutes"] * 60, stretch.get("input", 1200), stretch.get("shared", 0.5)
+    seconds, mean, shared = stretch["seconds"], stretch.get("input", 1000), stretch.get("shared", 0.5)
     arrivals = np.sort(rng.uniform(0, seconds, rng.poisson(stretch["rate"] * seconds)))
     rows: list[list[Any]] = []
     for number, at in enumerate(arrivals):
         tokens = int(np.clip(rng.lognormal(np.log(mean) - 0.18, 0.6), 16, 12_000))
-        out = int(np.clip(rng.lognormal(np.log(200) - 0.125, 0.5), 8, 1500))
+        out = int(np.clip(rng.lognormal(np.log(160) - 0.125, 0.5), 8, 1500))
         same = int(shared / 0.8 * tokens) if rng.random() < 0.8 else 0
         of = [[int(rng.integers(0, 8)) + 1, same]] if same else []
         rows.append([round(float(at), 3), [*of, [seed * 100_000 + number, tokens - same]], out])
@@ -65,19 +69,16 @@ def rows_of(stretch: dict[str, Any], seed: int) -> list[list[Any]]:
 def ask(path: Path) -> None:
     """Write the job: a model's config, the servers' flags, their stretches and the names that a meter reads."""
     (vllm,) = (words for words in ENGINES if words.prefix == "vllm:")
-    config = json.loads(Path(sys.argv[3]).read_text()) if len(sys.argv) > 3 else {}
+    builds = {build["name"]: build for build in BUILDS}
     servers: list[dict[str, Any]] = [
-        {
-            "name": f"twin-{name}", "config": config, "flags": USUAL if name == "usual" else OTHER,
-            "stretches": [
-                stretch | {"seconds": stretch["minutes"] * 60, "rows": rows_of(stretch, 10 * place + at + 1)}
-                for at, stretch in enumerate(stretches)
-            ],
+        builds[name] | {
+            "stretches": [stretch | {"rows": rows_of(stretch, 10 * place + at + 1)}
+                          for at, stretch in enumerate(stretches)],
         }
         for place, (name, stretches) in enumerate(STRETCHES.items())
     ]  # fmt: skip
-    wanted = ["process_start_time_seconds", *sorted(f"{vllm.prefix}{name}" for name in vllm.names())]
-    job = {"model": find_model(MODEL).key, "servers": servers, "wanted": wanted, "patience_s": 200, "limit_s": 1500}
+    wanted = ["process_start_time_seconds", *sorted(f"{vllm.prefix}{name}" for name in vllm.names()), *BESIDE]
+    job = {"model": find_model(MODEL).key, "servers": servers, "wanted": wanted}
     path.write_text(json.dumps(job))
     print(path, sum(len(stretch["rows"]) for server in servers for stretch in server["stretches"]), "requests")
 

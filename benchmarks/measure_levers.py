@@ -62,13 +62,16 @@ def patch_sampler():
             path.write_text(text.replace(line, PATCH.replace("{file}", str(ACCEPTANCE)) + line))
 
 
-def write_model(name, config):
+def write_model(name, config, spoken=()):
+    """Write a model's configuration and a tokenizer with a word for each token; some words are those of a client."""
     folder = ROOT / "models" / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config | {"torch_dtype": "bfloat16"}))
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    tokenizer = Tokenizer(models.WordLevel({f"t{i}": i for i in range(config["vocab_size"])}, unk_token="t2"))
+    words = [f"t{i}" for i in range(config["vocab_size"])]
+    words[1000 : 1000 + len(spoken)] = spoken
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="t2"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({
@@ -116,7 +119,7 @@ def with_limits(flags: list[str]) -> list[str]:
 
 
 def start(server, port):
-    folder = write_model(server["name"], server["config"])
+    folder = write_model(server["name"], server["config"], server.get("spoken", ()))
     flags = [word.replace("{root}", str(ROOT)) for word in server["flags"]]
     if draft := server.get("draft"):
         flags = [word.replace("{draft}", str(write_model(server["name"] + "-draft", draft))) for word in flags]

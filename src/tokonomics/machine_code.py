@@ -27,7 +27,6 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple, TypeVar, cast
 
-import llvmlite
 import numpy as np
 
 from tokonomics.errors import BadInput
@@ -191,6 +190,8 @@ class Unit:
     @cached_property
     def folder(self) -> Path | None:
         """Return the folder that keeps the code of today's sources; None if nothing can be written."""
+        import llvmlite
+
         home = os.environ.get("XDG_CACHE_HOME")
         try:
             parent = (Path(home) if home else Path.home() / ".cache") / "tokonomics"
