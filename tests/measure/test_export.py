@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from tokonomics.cli.meter import app
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter.bill import bill
-from tokonomics.measure.meter.export import ExportFormat, cents, exported, in_cents, text_of_export
+from tokonomics.measure.meter.export import CENT, ExportFormat, cents, exported, text_of_export, whole_parts
 from tokonomics.questions.meter import meter_export
 from tokonomics.questions.requests.run import MeterExportRequest
 
@@ -45,9 +45,9 @@ def rows(text: str) -> list[dict[str, str]]:
 @given(st.lists(st.floats(0, 1e5), min_size=1, max_size=50))
 def test_cents_sum_to_the_total_and_none_is_off_by_one(parts: list[float]) -> None:
     total = cents(sum(parts))
-    shares = in_cents(parts, total)
+    shares = whole_parts(parts, total, CENT)
     assert sum(shares) == total
-    assert in_cents([1 / 3] * 3, Decimal("1.00")) == [Decimal("0.34"), Decimal("0.33"), Decimal("0.33")]
+    assert whole_parts([1 / 3] * 3, Decimal("1.00"), CENT) == [Decimal("0.34"), Decimal("0.33"), Decimal("0.33")]
     for part, share in zip(parts, shares, strict=True):
         assert abs(share - Decimal(repr(part))) < Decimal("0.01")
 

@@ -19,7 +19,7 @@ from tokonomics.measure.meter.readings import GpuReading
 from tokonomics.measure.meter.spending import parse_labels
 from tokonomics.measure.meter.state import MeterTally
 from tokonomics.report.blocks import View, sections
-from tokonomics.report.charts.measured import bill_over_time
+from tokonomics.report.charts.measured import bill_chart
 from tokonomics.report.meter_view import end, line, live
 from tokonomics.report.terminal import as_text
 
@@ -107,7 +107,7 @@ def test_the_table_as_csv_has_the_same_figures_and_a_chart_is_saved(tokonomics: 
 def test_the_chart_draws_every_dollar_and_breaks_where_there_is_no_price() -> None:
     with Ledger(WEEK, read_only=True) as book:
         made = bill(book.spans(), 0, 2e9, ("hour",))
-    spec = bill_over_time(made, "hour").to_dict()
+    spec = bill_chart(made, "hour").to_dict()
     bars, lines = (spec["datasets"][panel["data"]["name"]] for panel in spec["vconcat"])
     assert sum(row["usd"] for row in bars) == pytest.approx(made.total.usd)
     assert sum(row["$/Mtok"] is None for row in lines) > 0

@@ -111,7 +111,7 @@ def _read(document: str) -> TwinWindow | None:
 
 def newest_of(ledger: Ledger) -> list[TwinWindow]:
     """Return the newest of what the twins said of every server."""
-    return [said for said in map(_read, ledger.newest_forecasts()) if said is not None]
+    return [said for said in map(_read, ledger.newest_forecasts().values()) if said is not None]
 
 
 def said_of(ledger: Ledger, since: float, until: float) -> Iterator[TwinWindow]:

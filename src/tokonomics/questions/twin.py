@@ -4,6 +4,7 @@ import shlex
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 import numpy as np
@@ -30,7 +31,7 @@ from tokonomics.sizing.load import load_of_requests
 from tokonomics.sizing.setup import Setup
 from tokonomics.traffic.trace import make_trace
 from tokonomics.types import Noun
-from tokonomics.units import DAY_S
+from tokonomics.units import DAY_S, plural
 
 _MOST_CHANGES = 50  # kept to show (our choice); the ledger has all
 _SHORTEST_S, _LONGEST_S = 60.0, 3600.0  # of a window: a few dozen requests at the least, and an hour of a ledger's rows
@@ -62,7 +63,8 @@ class TwinReportResult(Result):
 
     def headline(self) -> str:
         windows = sum(server.windows for server in self.servers)
-        return f"{windows} windows of {len(self.servers)} servers, {len(self.changes)} changes"
+        servers, changes = plural(len(self.servers), "server"), plural(len(self.changes), "change")
+        return f"{plural(windows, 'window')} of {servers} scored, {changes}"
 
 
 def twin_asked(request: TwinRequest) -> tuple[MeterSettings, Setup | None]:
@@ -218,18 +220,30 @@ def named(windows: Iterable[TwinWindow]) -> tuple[NamedChange, ...]:
     )
 
 
+START_TWIN = "tokonomics twin http://localhost:8000 --model … --gpu …"
+
+
 def twin_report(request: TwinReportRequest, listener: Listener = SILENT) -> TwinReportResult:
     """Report how good a twin's forecasts of a period were, and what it noticed."""
-    with Ledger(ledger_of(request), read_only=True) as book, book.snapshot():
+    path = ledger_of(request)
+    if not path.exists():
+        where = option("ledger", shorten(str(path), 200))
+        raise BadInput("there is no ledger yet", where=where, fix=f"Start a twin: {START_TWIN}")
+    with Ledger(path, read_only=True) as book, book.snapshot():
         first, last = stretch(request, book, listener)
         said = list(said_of(book, first, last + 3600.0))
+        starts = [start for server, _, start in book.newest_forecasts() if (request.server or "") in server]
     if request.server is not None:
         said = [window for window in said if request.server in window.target]
     if not said:
-        what = "no twin has said anything in this stretch"
+        what, fix = "no twin has said anything in this stretch", f"Start one: {START_TWIN}"
         if request.server is not None:
             what += f" of a server with '{shorten(request.server)}' in its name"
-        raise BadInput(what, field="since", fix="Run one: tokonomics twin http://localhost:8000 --model … --gpu …")
+        if starts:
+            newest = datetime.fromtimestamp(max(starts), UTC)
+            what += f"; the newest is of {newest:%Y-%m-%d %H:%M} UTC"
+            fix = f"Add {option('since', f'{newest - timedelta(days=1):%Y-%m-%dT%H:%M}')}."
+        raise BadInput(what, field="since", fix=fix)
     return TwinReportResult(
         since=first, until=last, servers=scoreboard(said), changes=named(said),
         windows=tuple(window.model_copy(update={"state": None}) for window in said),

@@ -38,7 +38,11 @@ _BASES = (
 
 def meter_report(result: MeterReportResult, request: Request) -> Answer:
     """Show the sum, a row for each group, where the dollars went, and the comparison with the plan."""
-    drawn = {"Dollars over time": lambda: charts.measured.bill_over_time(result.in_time, result.over)}
+    if {"day", "hour"}.isdisjoint(result.by):
+        name, bill, over = f"Dollars by {', '.join(result.by)}", result, " and ".join(result.by)
+    else:
+        name, bill, over = "Dollars over time", result.in_time, result.over
+    drawn = {name: partial(charts.measured.bill_chart, bill, over)}
     return Answer(result, "What the metered tokens cost", partial(_bill, result), drawn)
 
 

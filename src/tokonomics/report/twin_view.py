@@ -7,7 +7,7 @@ from functools import partial
 from tokonomics.operate.learn import ForecastBand, TwinWindow, WindowFigure
 from tokonomics.operate.scoreboard import FigureScore, Scoreboard
 from tokonomics.questions.request import Request
-from tokonomics.questions.twin import NamedChange, TwinReportResult, TwinShown
+from tokonomics.questions.twin import START_TWIN, NamedChange, TwinReportResult, TwinShown
 from tokonomics.report import blocks, charts
 from tokonomics.report.answer import Answer
 from tokonomics.report.wording import NO_VALUE, time_text, usd_text
@@ -23,7 +23,7 @@ _TITLES = {
 _TERMS = {"decode": "decode kernels", "prefill": "prompt kernels", "launch": "launches",
           "request": "a request's time outside steps"}  # fmt: skip
 _DRAWN = ("tokens_per_s", "ttft_p99_s", "ttft_s", "tpot_s", "usd_per_mtok")
-_MOST_CHANGES = 12  # what fits a screen; the report's JSON has all
+_MOST_CHANGES = _MOST_SERVERS = 12  # what fits a screen; the report's JSON has all
 
 
 def twin_report(result: TwinReportResult, request: Request) -> Answer:
@@ -36,6 +36,18 @@ def twin_report(result: TwinReportResult, request: Request) -> Answer:
         if board.windows
     }
     return Answer(result, "How good the twin is", partial(_report, result), drawn)
+
+
+def on_page(result: TwinReportResult | None) -> blocks.View:
+    """Show the report below the meter's sums, or how to start a twin."""
+    if result is None:
+        yield blocks.hint(f"No forecasts yet: run `{START_TWIN}` in place of the meter; it meters too.")
+        return
+    first, last = (f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}" for at in (result.since, result.until))
+    yield blocks.section(blocks.line(f"{result.headline()}, {first} to {last} UTC."), title="Forecasts by the twin")
+    yield from _scored(result, result.servers[:_MOST_SERVERS])
+    if (more := len(result.servers) - _MOST_SERVERS) > 0:
+        yield blocks.hint(f"{plural(more, 'more server')}: `tokonomics twin report --server …`")
 
 
 def live(shown: TwinShown) -> blocks.View:
@@ -79,10 +91,13 @@ def line(shown: TwinShown) -> str:
 
 
 def _report(result: TwinReportResult) -> blocks.View:
-    windows = sum(board.windows for board in result.servers)
-    changes = plural(len(result.changes), "change")
-    yield blocks.headline(plural(windows, "window"), f" of {plural(len(result.servers), 'server')} scored, {changes}")
-    for board in result.servers:
+    windows, of, rest = result.headline().partition(" of ")
+    yield blocks.headline(windows, of + rest)
+    yield from _scored(result, result.servers)
+
+
+def _scored(result: TwinReportResult, servers: Iterable[Scoreboard]) -> blocks.View:
+    for board in servers:
         said = _of(result.windows, board)
         over = [window for window in said if window.is_over]
         now = next((window for window in reversed(said) if not window.is_over), None)

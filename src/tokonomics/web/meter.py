@@ -2,13 +2,15 @@
 
 The page reads the ledger that ``tokonomics meter`` writes, named with ``--ledger`` when the page is started. It scrapes
 nothing itself, so it never contacts an address that a browser sends. However many people watch, the ledger is checked
-once in a few seconds, and summed only when its latest reading has changed.
+once in a few seconds, and summed only when its latest reading has changed; a twin's forecasts, when a window has begun.
 """
 
 import asyncio
 import threading
 import time
 from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,11 @@ from tokonomics.errors import BadInput, in_python
 from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.state import Statement
-from tokonomics.report import charts, meter_view
+from tokonomics.questions.requests.run import TwinReportRequest
+from tokonomics.questions.twin import twin_report
+from tokonomics.report import charts, meter_view, twin_view
 from tokonomics.report.answer import document
-from tokonomics.report.blocks import sections
+from tokonomics.report.blocks import View, sections
 from tokonomics.units import DAY_S, seconds
 from tokonomics.workers import Busy, as_json
 
@@ -31,6 +35,7 @@ _STALE_S = 60.0  # sum again after this time even without a new reading, as the 
 MOST_WATCHERS = 32
 _NOW_S, _HOUR_S = 300.0, 3600.0
 _HOURS, _DAYS = 48, 30
+_MOST_FORECASTS = 1000  # newest windows of all servers: a day of seven servers, by ten minutes (our choice)
 
 
 class NoLedger(BadInput):
@@ -144,13 +149,16 @@ def state(ledger: Path) -> dict[str, Any]:
             "Since the start": sums(0.0).total,
         }
         read, burning = _latest(book), _burning(recent)
+        newest, starts = tuple(book.newest_forecasts()), book.forecast_starts(_MOST_FORECASTS)
     latest = "" if read is None else f"Read {seconds(now - read)} ago from {ledger.name}."
+    twin = _twin(ledger, newest, max(starts[-1], starts[0] - DAY_S), starts[0]) if starts else _NO_TWIN
     made = {
         "at": now, "ledger": ledger.name, "read": read, "burning": burning,
         "groups": servers.lines, "hours": hours.lines, "days": days.lines,
         **dict(zip(("now", "hour", "today", "total"), spans.values(), strict=True)),
-        "sections": document(sections(meter_view.ledger(spans, servers, burning, latest)), in_python),
-        "charts": _charts(hours, days),
+        "sections": _document(meter_view.ledger(spans, servers, burning, latest)) + twin["sections"],
+        "charts": _charts(hours, days) + twin["charts"],
+        "twin": twin["scores"],
     }  # fmt: skip
     plain: dict[str, Any] = to_jsonable_python(made)
     return plain
@@ -162,5 +170,29 @@ def _charts(hours: Statement, days: Statement) -> list[dict[str, Any]]:
     if len(drawn.lines) < 2:
         return []
     return [
-        {"name": "The meter's history", "spec": charts.measured.bill_over_time(drawn, over).to_dict(validate=False)}
+        {"name": "The meter's history", "spec": charts.measured.bill_chart(drawn, over).to_dict(validate=False)}
     ]
+
+
+def _document(view: View) -> list[dict[str, Any]]:
+    return document(sections(view), in_python)
+
+
+_NO_TWIN: dict[str, Any] = {"scores": None, "sections": _document(twin_view.on_page(None)), "charts": []}
+
+
+@lru_cache(maxsize=1)
+def _twin(ledger: Path, newest: tuple[tuple[str, str, float], ...], since: float, until: float) -> dict[str, Any]:
+    """Return what ``twin report`` says of the last day; forecasts are read again only when ``newest`` is another."""
+    first, last = (datetime.fromtimestamp(at, UTC).isoformat() for at in (since, until + 1))
+    request = TwinReportRequest(ledger=str(ledger), since=first, until=last)
+    try:
+        result = twin_report(request)
+    except BadInput:  # forecasts of another version: the twin begins anew
+        return _NO_TWIN
+    drawn = twin_view.twin_report(result, request).charts
+    return {
+        "scores": result.model_dump(mode="json", exclude={"windows"}),
+        "sections": _document(twin_view.on_page(result)),
+        "charts": [{"name": name, "spec": draw().to_dict(validate=False)} for name, draw in drawn.items()],
+    }

@@ -76,7 +76,8 @@ def bill(
     for key in by:
         if key not in (*LEDGER_KEYS, *labels, *may_lack):
             there = f"There are: {', '.join((*_FIELDS, *_PERIODS, *sorted(labels)))}."
-            fix = f"{there} Give servers labels with: tokonomics meter … --label team=search"
+            how = f"for a tag of a request log add {option('trace', 'spend.jsonl')}"
+            fix = f"{there} Give servers labels with: tokonomics meter … --label team=search; {how}"
             raise BadInput(f"nothing in this stretch has a '{shorten(key)}'", field="by", fix=fix)
     total = sum(groups.values(), MeterTally())
     return Statement(

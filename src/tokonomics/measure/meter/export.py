@@ -6,7 +6,7 @@
 - **csv**: the same for a spreadsheet.
 
 Dollars are whole cents that sum to the ledger's total: each charge is rounded down, and the remaining cents go to the
-largest remainders. Prices are not rounded.
+largest remainders; requests likewise are whole. Prices are not rounded.
 
 FOCUS is the FinOps Open Cost and Usage Specification (focus.finops.org, version 1.2). All 21 mandatory columns are
 there, and the others that a meter knows. Two rules shape a row: a charge for usage has a pricing quantity (here hours
@@ -27,7 +27,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from pydantic import Field, NonNegativeFloat
+from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
 from tokonomics.measure.meter.bill import TokenCost
 from tokonomics.measure.meter.exposition import encoded
@@ -51,7 +51,7 @@ class Charge(Noun):
     input_computed: NonNegativeFloat
     input_cached: NonNegativeFloat
     output: NonNegativeFloat
-    requests: NonNegativeFloat
+    requests: NonNegativeInt
     is_estimate: bool = False
 
 
@@ -83,7 +83,7 @@ def focus_row(charge: Charge) -> dict[str, str]:
         "ServiceSubcategory": "Generative AI", "SubAccountId": account, "SubAccountName": account,
         "Tags": json.dumps(tags, ensure_ascii=False) if tags else "",
         "x_InputTokens": _decimal(charge.input_computed), "x_CachedInputTokens": _decimal(charge.input_cached),
-        "x_OutputTokens": _decimal(charge.output), "x_Requests": _decimal(charge.requests),
+        "x_OutputTokens": _decimal(charge.output), "x_Requests": str(charge.requests),
         "x_IsEstimate": "true" if charge.is_estimate else "false",
     }  # fmt: skip
 
@@ -120,15 +120,17 @@ class Exported(Noun):
 
 def exported(billed: Statement, labels: Sequence[str], prices: Sequence[TokenCost], until: float) -> Exported:
     """Return a bill by day, model and labels; a day that was not over at ``until`` is charged up to then."""
-    total = cents(billed.total.usd)
+    total, answered = cents(billed.total.usd), [line.sums.answered for line in billed.lines]
+    dollars = whole_parts([line.sums.usd for line in billed.lines], total, CENT)
+    requests = whole_parts(answered, Decimal(round(sum(answered))), Decimal(1))
     charges = []
-    for line, usd in zip(billed.lines, in_cents([line.sums.usd for line in billed.lines], total), strict=True):
+    for line, usd, number in zip(billed.lines, dollars, requests, strict=True):
         day, model, *values = line.group
         start = datetime.combine(date.fromisoformat(day), time(), UTC)
         charge = Charge(
             start=start, end=min(start + timedelta(days=1), datetime.fromtimestamp(math.ceil(until), UTC)),
             model=model, tags=dict(zip(labels, values, strict=True)), usd=usd, server_s=line.sums.seconds,
-            requests=line.sums.answered, **copied(line.sums, *_KINDS),
+            requests=int(number), **copied(line.sums, *_KINDS),
         )  # fmt: skip
         charges.append(charge)
     first, last = (datetime.fromtimestamp(at, UTC) for at in (billed.since, billed.until))
@@ -153,7 +155,7 @@ def estimated(path: Path, today: date) -> Exported:
             start=start, end=end, model=best["model"], tags={"team": ""}, usd=total,
             server_s=best["instances"] * HOURS_PER_MONTH * SECONDS_PER_HOUR * times,
             input_computed=load["input_tokens"] * requests * times, input_cached=0.0,
-            output=load["output_tokens"] * requests * times, requests=requests * times, is_estimate=True,
+            output=load["output_tokens"] * requests * times, requests=round(requests * times), is_estimate=True,
         )  # fmt: skip
         prices = best["usd_per_mtok"]
         price = TokenCost(
@@ -168,15 +170,15 @@ def cents(usd: float) -> Decimal:
     return Decimal(repr(usd)).quantize(CENT, ROUND_HALF_EVEN, _EXACT)
 
 
-def in_cents(parts: Sequence[float], total: Decimal) -> list[Decimal]:
-    """Return the parts as whole cents that sum to the total: rounded down, the rest to the largest remainders."""
+def whole_parts(parts: Sequence[float], total: Decimal, unit: Decimal) -> list[Decimal]:
+    """Return the parts in whole units that sum to the total: rounded down, the rest to the largest remainders."""
     exact = [Decimal(repr(part)) for part in parts]
-    floors = [part.quantize(CENT, ROUND_FLOOR, _EXACT) for part in exact]
+    floors = [part.quantize(unit, ROUND_FLOOR, _EXACT) for part in exact]
     with localcontext(_EXACT):
-        left = int((total - sum(floors, Decimal(0))) / CENT)
+        left = int((total - sum(floors, Decimal(0))) / unit)
     order = sorted(range(len(parts)), key=lambda place: (floors[place] - exact[place], place))
     for place in order[:left]:
-        floors[place] += CENT
+        floors[place] += unit
     return floors
 
 

@@ -66,7 +66,12 @@ CREATE TABLE IF NOT EXISTS windows (
 CREATE TABLE IF NOT EXISTS forecasts (
   target TEXT NOT NULL, model TEXT NOT NULL, start REAL NOT NULL, document TEXT NOT NULL,
   PRIMARY KEY (target, model, start)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS forecasts_by_start ON forecasts (start);
 """
+# From one server to the one before it, by the table's key: each row is the newest of its server.
+NEWEST_FORECAST = """SELECT target, model, start, document FROM forecasts WHERE (target, model) < (?, ?)
+ORDER BY target DESC, model DESC, start DESC LIMIT 1"""
+FORECAST_STARTS = "SELECT start FROM forecasts ORDER BY start DESC LIMIT ?"
 # Compute it for a row of the first version as was done then.
 _FAILED_S = "CASE WHEN answered + failed > 0 THEN busy_s * failed / (answered + failed) ELSE 0.0 END"
 _UPGRADE = f"""
@@ -287,13 +292,20 @@ class Ledger:
                 for (document,) in self._db.execute(query, (since, until)):
                     yield document
 
-    def newest_forecasts(self) -> Iterator[str]:
-        """Yield the newest of what a twin said of every server."""
+    def newest_forecasts(self) -> dict[tuple[str, str, float], str]:
+        """Return the newest of what a twin said of every server, by server, model and start."""
+        found: dict[tuple[str, str, float], str] = {}
         with _whole(self.path):
-            if self._has("forecasts"):
-                query = "SELECT document, MAX(start) FROM forecasts GROUP BY target, model"
-                for document, _ in self._db.execute(query):
-                    yield document
+            row = (b"", b"") if self._has("forecasts") else None  # bytes come after every text
+            while row and (row := self._db.execute(NEWEST_FORECAST, row[:2]).fetchone()):
+                found[row[:3]] = row[3]
+        return found
+
+    def forecast_starts(self, most: int) -> list[float]:
+        """Return when the windows of the newest forecasts begin, newest first."""
+        with _whole(self.path):
+            rows = self._db.execute(FORECAST_STARTS, (most,)) if self._has("forecasts") else ()
+            return [_finite(start) for (start,) in rows]
 
     def forget_windows(self, now: float) -> None:
         """Join windows older than two days into hours, and drop those older than five weeks, with their forecasts."""

@@ -258,23 +258,29 @@ _PRICES = {"every paid hour": "usd_per_mtok", "busy time alone": "usd_per_mtok_u
 _PRICE_COLOURS = {"every paid hour": "#222222", "busy time alone": style.GREEN}
 
 
-def bill_over_time(bill: Statement, over: str) -> alt.TopLevelMixin:
-    """Draw a bill that is split only by day or by hour."""
+_MOST_GROUPS = 30  # names that can be read below each other's bars; the table has all
+
+
+def bill_chart(bill: Statement, over: str) -> alt.TopLevelMixin:
+    """Draw a bill by day or by hour alone, or its most expensive groups of other keys, most expensive first."""
+    is_time = bill.by in (("day",), ("hour",))
+    by_size = sorted(bill.lines, key=lambda line: -line.sums.usd)[:_MOST_GROUPS]
+    shown = [(", ".join(line.group), line.sums) for line in (bill.lines if is_time else by_size)]
     dollars = [
-        {"at": line.group[0], "part": part, "usd": getattr(line.sums, name), "order": order}
-        for line in bill.lines
+        {"at": at, "part": part, "usd": getattr(sums, name), "order": order}
+        for at, sums in shown
         for order, (part, name) in enumerate(_BILL_PARTS.items())
     ]
     # A period without tokens has no price, so the line breaks there.
     prices = [
-        {"at": line.group[0], "$/Mtok": getattr(line.sums, name), "basis": basis}
-        for line in bill.lines
+        {"at": at, "$/Mtok": getattr(sums, name), "basis": basis}
+        for at, sums in shown
         for basis, name in _PRICES.items()
     ]
-    times = [line.group[0] for line in bill.lines]
-    shown = alt.Axis(labelAngle=-40 if len(times) > 6 else 0, labelOverlap=True, title=None)
+    names = [at for at, _ in shown]
+    named = alt.Axis(labelAngle=-40 if len(names) > 6 else 0, labelOverlap=is_time, title=None)
     hidden = alt.Axis(labels=False, ticks=False, title=None)
-    above, below = (alt.X("at:O", axis=axis, scale=alt.Scale(domain=times)) for axis in (hidden, shown))
+    above, below = (alt.X("at:O", axis=axis, scale=alt.Scale(domain=names)) for axis in (hidden, named))
     beside: style.Settings = {"orient": "right", "direction": "vertical"}
     bars = (
         style.plot(dollars)
@@ -288,8 +294,7 @@ def bill_over_time(bill: Statement, over: str) -> alt.TopLevelMixin:
         )
     )
     lines = (
-        style.plot(prices)
-        .mark_line(point=True)
+        (style.plot(prices).mark_line(point=True) if is_time else style.plot(prices).mark_point(filled=True, size=60))
         .encode(
             x=below,
             y=style.upwards("$/Mtok", "dollars per million tokens", format="$,.4~f"),
@@ -303,5 +308,6 @@ def bill_over_time(bill: Statement, over: str) -> alt.TopLevelMixin:
     return style.whole(
         alt.vconcat(*panels, spacing=12).resolve_scale(color="independent"),
         f"{usd(total.usd)} paid: {price}",
-        "input and output tokens; days and hours are UTC",
+        "input and output tokens; days and hours are UTC"
+        + ("" if is_time or len(bill.lines) <= _MOST_GROUPS else f"; the first {_MOST_GROUPS} of {len(bill.lines)}"),
     )

@@ -1,66 +1,109 @@
 """Draw what a twin expected of a server as bands, and what was measured as a line over them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise, zip_longest
 
 import altair as alt
 
+from tokonomics.measure.meter.windows import WINDOW_S
 from tokonomics.operate.learn import TwinWindow
 from tokonomics.report.charts import style
+from tokonomics.units import DAY_S
 
-_WIDTH, _HEIGHT = 620, 120
+_WIDTH, _HEIGHT, _LABEL = 620, 100, 14
 _TIMES = ("ttft", "tpot")
-_A_DAY_MS = 86_400_000
+_APART = 0.17  # of the width, for the time and cause of a change
+_DEEPEST = 3  # rows of labels; further changes have theirs in the tooltip and the table
 
 
 def bands_chart(windows: Sequence[TwinWindow], titles: Mapping[str, str], wanted: Sequence[str]) -> alt.TopLevelMixin:
     """Draw a panel for each figure: the forecast's 80 % band and middle, measured values, and changes as rules."""
-    changes: list[style.Row] = [
-        {"at": window.start * 1000, "what": change.what, "cause": change.cause}
-        for window in windows
-        for change in window.changes
-        if not change.goes_on
-    ]
-    panels = [_panel(windows, name, titles[name], changes) for name in wanted if _known(windows, name)]
-    shown = panels or [_panel(windows, "tokens_per_s", titles["tokens_per_s"], changes)]
-    title = f"{windows[0].model} on {windows[0].target}" if windows else "No windows"
-    subtitle = "band: forecast, four of five; line: measured; rules: what changed (UTC)"
-    return style.whole(style.stacked(shown), title, subtitle)
+    length_s = min((then.start - now.start for now, then in pairwise(windows)), default=WINDOW_S)
+    first, end = windows[0].start, windows[-1].start + length_s
+    clock = "%H:%M" if end - first <= DAY_S else "%m-%d %H:%M"
+    axis = alt.Axis(
+        gridOpacity=0.3, format=clock, tickCount=6, labelFlush=False, labelOverlap="greedy", labelSeparation=8
+    )
+    x = alt.X("at:T", title=None, scale=alt.Scale(type="utc", domain=[first * 1000, end * 1000]), axis=axis)
+    changes = _changes(windows, clock, end - first)
+    names = [name for name in wanted if _known(windows, name)] or wanted[:1]
+    panels = [_panel(windows, name, titles[name], changes, x, length_s) for name in names]
+    title = f"{windows[0].model} on {windows[0].target}"
+    subtitle = "light band: forecast, 80 % interval; dark line: measured; dashed: what changed; times are UTC"
+    return style.whole(alt.vconcat(*_labels(changes, x), *panels, spacing=8), title, subtitle)
 
 
 def _known(windows: Sequence[TwinWindow], name: str) -> bool:
     return any(name in window.figures and window.figures[name].measured is not None for window in windows)
 
 
-def _panel(windows: Sequence[TwinWindow], name: str, title: str, changes: Sequence[style.Row]) -> alt.TopLevelMixin:
+def _changes(windows: Sequence[TwinWindow], clock: str, lasted_s: float) -> list[style.Row]:
+    """Return a row for each window with changes; the label is empty where there is no room for it."""
     rows: list[style.Row] = []
+    free = [0.0] * _DEEPEST  # where each row of labels has room again
     for window in windows:
-        figure = window.figures.get(name)
-        if figure is None:
+        if not (found := [change for change in window.changes if not change.goes_on]):
             continue
-        row: style.Row = {"at": window.start * 1000}
-        if figure.forecast is not None:
-            row |= {"low": figure.forecast.low, "mid": figure.forecast.mid, "high": figure.forecast.high}
-        if figure.measured is not None:
-            row["measured"] = figure.measured
-        rows.append(row)
-    times = name.startswith(_TIMES)
-    hours = "%H:%M" if len(rows) < 2 or rows[-1]["at"] - rows[0]["at"] < _A_DAY_MS else "%m-%d %H:%M"
-    x = alt.X("at:T", title=None, scale=alt.Scale(type="utc"), axis=alt.Axis(gridOpacity=0.3, format=hours))
-    axis: style.Settings = {"labelExpr": style.AS_TIME} if times else {"format": "~s"}
+        causes = ", ".join(dict.fromkeys(change.cause for change in found))
+        row = next((place for place, at in enumerate(free) if window.start >= at), None)
+        label = f"{datetime.fromtimestamp(window.start, UTC).strftime(clock)} {causes}"
+        if row is not None:
+            free[row] = window.start + _APART * lasted_s * max(1.0, len(label) / 14)
+        said = {"at": window.start * 1000, "cause": causes, "what": "; ".join(change.what for change in found)}
+        rows.append(said | {"row": row or 0, "label": label if row is not None else ""})
+    return rows
+
+
+def _labels(changes: Sequence[style.Row], x: alt.X) -> list[alt.TopLevelMixin]:
+    """Draw the time and the cause of each change above the panels, apart from each other."""
+    if not changes:
+        return []
+    bare = x.copy()
+    bare.axis = None
+    height = _LABEL * (1 + max(row["row"] for row in changes))
+    text = style.plot(changes).mark_text(color=style.RED, fontSize=11, baseline="middle")
+    label = text.encode(x=bare, y=alt.Y("row:O", axis=None, sort="descending"), text="label:N")
+    return [style.panel(label, width=_WIDTH, height=height)]
+
+
+def _panel(
+    windows: Sequence[TwinWindow], name: str, title: str, changes: Sequence[style.Row], x: alt.X, length_s: float
+) -> alt.TopLevelMixin:
+    forecast: list[style.Row] = []
+    measured: list[style.Row] = []
+    for window in windows:
+        figure, at = window.figures.get(name), window.start * 1000
+        if figure and (band := figure.forecast):
+            forecast.append({"at": at, "low": band.low, "mid": band.mid, "high": band.high})
+        if figure and figure.measured is not None:
+            measured.append({"at": at, "measured": figure.measured})
+    forecast, measured = (list(_whole_windows(rows, length_s * 1000)) for rows in (forecast, measured))
+    axis: style.Settings = {"labelExpr": style.AS_TIME} if name.startswith(_TIMES) else {"labelExpr": "format(datum.value, '~s')"}
     y = style.upwards("mid", title, tickCount=4, **(axis if name != "usd_per_mtok" else {"format": "$~g"}))
-    forecast = [row for row in rows if "mid" in row]
-    measured = [row for row in rows if "measured" in row]
+    steps: style.Settings = {"interpolate": "step-after"}
     marks = [
-        style.plot(forecast).mark_area(color=style.PALE_BLUE, interpolate="step-after").encode(
+        style.plot(forecast).mark_area(color=style.PALE_BLUE, **steps).encode(
             x=x, y=alt.Y("low:Q", title=title), y2="high:Q"
         ),
-        style.plot(forecast).mark_line(color=style.LIGHT_BLUE, interpolate="step-after").encode(x=x, y=y),
-        style.plot(measured).mark_line(color=style.DARK_BLUE, interpolate="step-after", strokeWidth=1.6).encode(
+        style.plot(forecast).mark_line(color=style.LIGHT_BLUE, **steps).encode(x=x, y=y),
+        style.plot(measured).mark_line(color=style.DARK_BLUE, strokeWidth=1.6, **steps).encode(
             x=x, y="measured:Q", tooltip=style.tips(measured=".4~g")
         ),
-        style.plot(list(changes)).mark_rule(color=style.RED, strokeDash=style.DASHED).encode(
+        style.plot(changes).mark_rule(color=style.RED, strokeDash=style.DASHED).encode(
             x=x, tooltip=style.tips("what", "cause")
         ),
     ]  # fmt: skip
     drawn: alt.TopLevelMixin = style.panel(*marks, width=_WIDTH, height=_HEIGHT)
     return drawn
+
+
+def _whole_windows(rows: Sequence[style.Row], length: float) -> Iterator[style.Row]:
+    """Yield rows so that a step lasts its window: to its end where none follows, with a break before a later one."""
+    for row, following in zip_longest(rows, rows[1:]):
+        yield row
+        end = row["at"] + length
+        if following is None or following["at"] > end + 1:
+            yield row | {"at": end}
+            if following is not None:
+                yield {"at": end}

@@ -133,7 +133,10 @@ export function chart({ name, spec }) {
     data.append(table({ caption: `Data behind: ${state.name}`, columns: shown, rows: cells }));
   }
 
+  let shown = JSON.stringify({ name, spec });
   figure.show = (next) => {
+    const before = shown;
+    if ((shown = JSON.stringify(next)) === before) return undefined; // a ledger that grew leaves most charts as they were
     Object.assign(state, { name: next.name, spec: unwrapped(next.spec) });
     label();
     return redraw();
