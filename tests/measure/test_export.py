@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections import Counter
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -245,3 +246,12 @@ def test_out_saves_and_an_unknown_format_is_refused(tmp_path: Path) -> None:
 def test_a_label_that_nobody_has_and_an_empty_stretch_are_refused(field: str, asked: dict[str, str]) -> None:
     refusal = refused(meter_export, MeterExportRequest.checked({"format": "csv", "ledger": str(WEEK), **asked}))
     assert refusal.field == field
+
+
+@given(st.lists(st.floats(0, 500), min_size=1, max_size=12))
+def test_requests_are_whole_and_sum_to_their_total(answered: list[float]) -> None:
+    """A log splits a day's requests by what each sender sent: 31.38 of legal are no count."""
+    spans = [replace(hour(at(MONDAY, 24 * place)), answered=number) for place, number in enumerate(answered)]
+    billed = bill(spans, 0.0, 2e9, ("day", "model", "team"))
+    charged = rows(text_of_export(exported(billed, ("team",), [], until=2e9), ExportFormat.focus))
+    assert sum(int(row["x_Requests"]) for row in charged) == round(sum(answered))

@@ -13,11 +13,16 @@ from tests.measure.faulty import MetricsServer
 from tests.measure.meter_states import group, state
 from tests.there import refused
 
+from tokonomics.errors import flag, spelled
 from tokonomics.measure.meter.bill import bill
 from tokonomics.measure.meter.ledger import Ledger
 from tokonomics.measure.meter.readings import GpuReading
 from tokonomics.measure.meter.spending import parse_labels
 from tokonomics.measure.meter.state import MeterTally
+from tokonomics.questions.meter import meter_report
+from tokonomics.questions.requests.run import MeterReportRequest
+from tokonomics.questions.verbs import METER_REPORT
+from tokonomics.report.answer import describe
 from tokonomics.report.blocks import View, sections
 from tokonomics.report.charts.measured import bill_chart
 from tokonomics.report.meter_view import end, line, live
@@ -227,3 +232,22 @@ def test_what_went_wrong_is_on_the_screen_and_in_the_pipe() -> None:
     assert "answers 500" in drawn(live(odd))
     assert "0/1 server up" in line(odd)
     assert "answers 500" in line(odd)
+
+
+def test_the_chart_draws_what_was_asked_by() -> None:
+    """Two teams, the more expensive one first; days only where days were asked by."""
+    result = meter_report(MeterReportRequest(ledger=str(WEEK), since="2026-11-09", until="2026-11-14", by="team"))
+    answer = describe(METER_REPORT, result, MeterReportRequest(by="team"))
+    assert [*answer.charts] == ["Dollars by team"]
+    spec = answer.chart().to_dict()
+    bars = [row for rows in spec["datasets"].values() for row in rows if "usd" in row]
+    assert list(dict.fromkeys(row["at"] for row in bars)) == ["chat", "search"]
+    assert sum(row["usd"] for row in bars) == pytest.approx(result.total.usd)
+    assert "team" in json.dumps(spec["vconcat"][0]["encoding"]["y"]["title"])
+    daily = meter_report(MeterReportRequest(ledger=str(WEEK), since="2026-11-09", until="2026-11-14"))
+    assert [*describe(METER_REPORT, daily, MeterReportRequest()).charts] == ["Dollars over time"]
+
+
+def test_a_tag_that_no_server_has_may_be_one_of_a_log() -> None:
+    asked = MeterReportRequest(ledger=str(WEEK), since="2026-11-09", until="2026-11-14", by="feature")
+    assert "--trace spend.jsonl" in spelled(str(refused(meter_report, asked).fix), flag)

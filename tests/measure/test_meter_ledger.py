@@ -284,3 +284,34 @@ def test_a_report_reads_one_state_of_the_book_and_all_of_it(tmp_path: Path, monk
     now = BEGIN - 5  # the clock was set back
     assert meter_questions.meter_report(asked, listener).total.output == 100
     assert notes
+
+
+# --- forecasts --------------------------------------------------------------------------------------------------------
+
+
+def test_forecasts_are_found_by_an_index(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "meter.db") as book:
+        for query, values in (
+            (ledger_module.NEWEST_FORECAST, ("t", "m")),
+            (ledger_module.FORECAST_STARTS, (10,)),
+            (ledger_module.FORECASTS_BETWEEN, (0.0, 1.0)),
+        ):
+            plan = " ".join(str(row[-1]) for row in book._db.execute(f"EXPLAIN QUERY PLAN {query}", values))
+            assert "USING" in plan, plan
+            assert "TEMP B-TREE" not in plan, plan
+            assert "SCAN" not in plan or query == ledger_module.FORECAST_STARTS, plan  # the newest, from its end
+
+
+def test_the_newest_forecast_of_each_server_is_found_whatever_its_name(tmp_path: Path) -> None:
+    names = ("", "a", "http://gpu1:8000", "ä", "\U0001f600")
+    with Ledger(tmp_path / "meter.db") as book:
+        assert book.newest_forecasts() == {}
+        rows = {
+            (name, model, start): f"{name}{model}{start}"
+            for name in names
+            for model in ("", "m")
+            for start in (0.0, 600.0)
+        }
+        assert book.keep_forecasts(rows) is None
+        assert book.newest_forecasts() == {key: said for key, said in rows.items() if key[2] == 600.0}
+        assert book.forecast_starts(11) == [600.0] * 10 + [0.0]

@@ -40,9 +40,9 @@ expect.set_options(timeout=PATIENCE_MS)
 
 
 @contextmanager
-def served(home: Path, *guarded: str) -> Iterator[str]:
+def served(home: Path, *guarded: str, ledger: Path = LEDGER) -> Iterator[str]:
     changed = {"HOME": str(home), "TOKONOMICS_TODAY": "2026-11-15", "TOKONOMICS_CACHE": str(home / "prices")}
-    command = [sys.executable, str(Path(__file__).with_name("served_page.py")), str(LEDGER), *guarded]
+    command = [sys.executable, str(Path(__file__).with_name("served_page.py")), str(ledger), *guarded]
     with subprocess.Popen(command, env={**os.environ, **changed}, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         said = server.stdout.readline()

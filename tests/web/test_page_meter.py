@@ -5,16 +5,21 @@ import json
 import time
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.requests import ClientDisconnect
 from starlette.testclient import TestClient
+from tests.command import run
 from tests.measure.test_meter_spans import span
 
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter.ledger import Ledger, Mark
+from tokonomics.operate.learn import ForecastBand, TwinWindow, WindowFigure
+from tokonomics.questions.requests.run import TwinReportRequest
+from tokonomics.questions.twin import TwinReportResult, twin_report
 from tokonomics.web import meter
 from tokonomics.workers import Busy
 
@@ -133,3 +138,79 @@ def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.db").write_bytes(b"not a database at all" * 100)
     with pytest.raises(BadInput):
         meter.state(tmp_path / "x.db")
+
+
+# --- the twin -------------------------------------------------------------------------------------------------------
+
+MORNING = Path(__file__).parents[2] / "docs" / "examples" / "twin-morning.db"
+
+
+def reported(ledger: Path, made: dict[str, Any]) -> dict[str, Any]:
+    """What ``twin report --json`` says of the stretch that the page shows."""
+    since, until = (
+        f"{datetime.fromtimestamp(made['twin'][edge], UTC):%Y-%m-%dT%H:%M:%S}" for edge in ("since", "until")
+    )
+    done = run("twin", "report", "--ledger", str(ledger), "--since", since, "--until", until, "--json")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_the_forecasts_are_those_of_the_twins_report() -> None:
+    made = meter.state(MORNING)
+    report = reported(MORNING, made)
+    assert made["twin"]["servers"] == report["servers"]
+    assert made["twin"]["changes"] == report["changes"]
+    assert made["twin"]["servers"][0]["windows"] == 24
+    (drawn,) = (each for each in made["charts"] if "forecast" in each["name"])
+    measured = {row["measured"] for rows in drawn["spec"]["datasets"].values() for row in rows if "measured" in row}
+    asked = ("tokens_per_s", "ttft_p99_s", "ttft_s", "tpot_s", "usd_per_mtok")
+    figures = [window["figures"][name] for window in report["windows"] for name in asked if name in window["figures"]]
+    assert measured == {figure["measured"] for figure in figures if figure["measured"] is not None}
+    shown = json.dumps(made["sections"], ensure_ascii=False)
+    assert "llama-3.1-8b on http://gpu1:8000: 24 windows scored" in shown
+    assert "the cache hits less: 49 % → 1.7 %" in shown
+
+
+def test_without_a_twin_the_page_says_how_to_start_one(ledger: Path) -> None:
+    made = meter.state(ledger)
+    assert made["twin"] is None
+    assert "tokonomics twin http" in json.dumps(made["sections"])
+    with Ledger(ledger) as book:
+        book.keep_forecasts({("t", "m", 0.0): json.dumps({"of": "another version"})})
+    assert meter.state(ledger)["twin"] is None
+
+
+def forecast(start: float, target: str = "t") -> dict[tuple[str, str, float], str]:
+    figure = WindowFigure(measured=1.0, forecast=ForecastBand(low=0.5, mid=1.0, high=2.0))
+    said = TwinWindow(target=target, model="m", start=start, figures={"tokens_per_s": figure}, is_over=True)
+    return {(target, "m", start): said.model_dump_json(exclude_defaults=True)}
+
+
+def test_forecasts_are_read_when_one_was_written_and_not_before(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def counted(request: TwinReportRequest) -> TwinReportResult:
+        asked.append(request)
+        return twin_report(request)
+
+    monkeypatch.setattr(meter, "twin_report", counted)
+    start = time.time() // 600 * 600 - 6000
+    for number, server in ((1, "t"), (2, "t"), (3, "of another server")):
+        with Ledger(ledger) as book:
+            book.keep_forecasts(forecast(start + 600 * min(number, 2), server))
+        states = [meter.state(ledger) for _ in range(3)]
+        assert len(asked) == number
+        assert sum(board["windows"] for board in states[-1]["twin"]["servers"]) == number
+
+
+def test_a_day_is_drawn_at_most_and_only_so_many_forecasts(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time() // 600 * 600
+    for number in range(200):
+        with Ledger(ledger) as book:
+            book.keep_forecasts(forecast(now - 600 * number))
+    day = meter.state(ledger)
+    assert day["twin"]["servers"][0]["windows"] == 145, "of a day, both ends counted"
+    monkeypatch.setattr(meter, "_MOST_FORECASTS", 12)
+    few = meter.state(ledger)
+    assert few["twin"]["servers"][0]["windows"] == 12
+    assert few["twin"]["servers"] == reported(ledger, few)["servers"]

@@ -169,9 +169,7 @@ def _charts(hours: Statement, days: Statement) -> list[dict[str, Any]]:
     over, drawn = ("hour", hours) if len(hours.lines) > 1 else ("day", days)
     if len(drawn.lines) < 2:
         return []
-    return [
-        {"name": "The meter's history", "spec": charts.measured.bill_chart(drawn, over).to_dict(validate=False)}
-    ]
+    return [{"name": "The meter's history", "spec": charts.measured.bill_chart(drawn, over).to_dict(validate=False)}]
 
 
 def _document(view: View) -> list[dict[str, Any]]:

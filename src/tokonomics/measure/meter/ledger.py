@@ -71,6 +71,7 @@ CREATE INDEX IF NOT EXISTS forecasts_by_start ON forecasts (start);
 # From one server to the one before it, by the table's key: each row is the newest of its server.
 NEWEST_FORECAST = """SELECT target, model, start, document FROM forecasts WHERE (target, model) < (?, ?)
 ORDER BY target DESC, model DESC, start DESC LIMIT 1"""
+FORECASTS_BETWEEN = "SELECT document FROM forecasts WHERE start >= ? AND start < ? ORDER BY start, target, model"
 FORECAST_STARTS = "SELECT start FROM forecasts ORDER BY start DESC LIMIT ?"
 # Compute it for a row of the first version as was done then.
 _FAILED_S = "CASE WHEN answered + failed > 0 THEN busy_s * failed / (answered + failed) ELSE 0.0 END"
@@ -288,8 +289,7 @@ class Ledger:
         """Yield what a twin said of the windows that begin between two instants, oldest first."""
         with _whole(self.path):
             if self._has("forecasts"):
-                query = "SELECT document FROM forecasts WHERE start >= ? AND start < ? ORDER BY start, target, model"
-                for (document,) in self._db.execute(query, (since, until)):
+                for (document,) in self._db.execute(FORECASTS_BETWEEN, (since, until)):
                     yield document
 
     def newest_forecasts(self) -> dict[tuple[str, str, float], str]:

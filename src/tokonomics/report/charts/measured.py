@@ -265,7 +265,7 @@ def bill_chart(bill: Statement, over: str) -> alt.TopLevelMixin:
     """Draw a bill by day or by hour alone, or its most expensive groups of other keys, most expensive first."""
     is_time = bill.by in (("day",), ("hour",))
     by_size = sorted(bill.lines, key=lambda line: -line.sums.usd)[:_MOST_GROUPS]
-    shown = [(", ".join(line.group), line.sums) for line in (bill.lines if is_time else by_size)]
+    shown = [(", ".join(filter(None, line.group)), line.sums) for line in (bill.lines if is_time else by_size)]
     dollars = [
         {"at": at, "part": part, "usd": getattr(sums, name), "order": order}
         for at, sums in shown
@@ -294,13 +294,12 @@ def bill_chart(bill: Statement, over: str) -> alt.TopLevelMixin:
         )
     )
     lines = (
-        (style.plot(prices).mark_line(point=True) if is_time else style.plot(prices).mark_point(filled=True, size=60))
-        .encode(
-            x=below,
-            y=style.upwards("$/Mtok", "dollars per million tokens", format="$,.4~f"),
-            color=style.colours("basis", _PRICE_COLOURS, "over", **beside),
-            tooltip=style.tips("at", "basis", **{"$/Mtok": "$,.4f"}),
-        )
+        style.plot(prices).mark_line(point=True) if is_time else style.plot(prices).mark_circle(size=60, opacity=1)
+    ).encode(
+        x=below,
+        y=style.upwards("$/Mtok", "dollars per million tokens", format="$,.4~f"),
+        color=style.colours("basis", _PRICE_COLOURS, "over", **beside),
+        tooltip=style.tips("at", "basis", **{"$/Mtok": "$,.4f"}),
     )
     total = bill.total
     price = f"{usd(total.usd_per_mtok)} per million tokens" if total.usd_per_mtok is not None else "no tokens"

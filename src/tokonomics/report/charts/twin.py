@@ -1,5 +1,6 @@
 """Draw what a twin expected of a server as bands, and what was measured as a line over them."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise, zip_longest
@@ -13,7 +14,9 @@ from tokonomics.units import DAY_S
 
 _WIDTH, _HEIGHT, _LABEL = 620, 100, 14
 _TIMES = ("ttft", "tpot")
-_APART = 0.17  # of the width, for the time and cause of a change
+_TICKS_S = (60.0, 300.0, 600.0, 1800.0, 3600.0, 3 * 3600.0, 6 * 3600.0, 12 * 3600.0, DAY_S)
+_MOST_TICKS = 9
+_APART = 0.34  # of the width, for the time and cause of a change: of a phone
 _DEEPEST = 3  # rows of labels; further changes have theirs in the tooltip and the table
 
 
@@ -21,16 +24,19 @@ def bands_chart(windows: Sequence[TwinWindow], titles: Mapping[str, str], wanted
     """Draw a panel for each figure: the forecast's 80 % band and middle, measured values, and changes as rules."""
     length_s = min((then.start - now.start for now, then in pairwise(windows)), default=WINDOW_S)
     first, end = windows[0].start, windows[-1].start + length_s
-    clock = "%H:%M" if end - first <= DAY_S else "%m-%d %H:%M"
-    axis = alt.Axis(
-        gridOpacity=0.3, format=clock, tickCount=6, labelFlush=False, labelOverlap="greedy", labelSeparation=8
-    )
-    x = alt.X("at:T", title=None, scale=alt.Scale(type="utc", domain=[first * 1000, end * 1000]), axis=axis)
+    step = next((step for step in _TICKS_S if end - first <= _MOST_TICKS * step), _TICKS_S[-1])
+    clock = "%H:%M" if end - first <= DAY_S else "%m-%d" if step >= DAY_S else "%m-%d %H:%M"
+    ticks = [tick * step * 1000 for tick in range(math.ceil(first / step), math.floor(end / step) + 1)]
+    # Numbers, not dates: the page interprets expressions, and its interpreter reads no domain of dates.
+    x = style.across(
+        "at", None, style.linear(first * 1000, end * 1000), values=ticks, gridOpacity=0.3, labelSeparation=8,
+        labelExpr=f"utcFormat(datum.value, '{clock}')", labelFlush=False, labelOverlap="greedy",
+    )  # fmt: skip
     changes = _changes(windows, clock, end - first)
     names = [name for name in wanted if _known(windows, name)] or wanted[:1]
     panels = [_panel(windows, name, titles[name], changes, x, length_s) for name in names]
     title = f"{windows[0].model} on {windows[0].target}"
-    subtitle = "light band: forecast, 80 % interval; dark line: measured; dashed: what changed; times are UTC"
+    subtitle = "band: forecast (80 % interval) and its middle; line: measured; dashed: what changed; times are UTC"
     return style.whole(alt.vconcat(*_labels(changes, x), *panels, spacing=8), title, subtitle)
 
 
@@ -70,40 +76,40 @@ def _labels(changes: Sequence[style.Row], x: alt.X) -> list[alt.TopLevelMixin]:
 def _panel(
     windows: Sequence[TwinWindow], name: str, title: str, changes: Sequence[style.Row], x: alt.X, length_s: float
 ) -> alt.TopLevelMixin:
-    forecast: list[style.Row] = []
-    measured: list[style.Row] = []
+    rows: list[style.Row] = []
     for window in windows:
-        figure, at = window.figures.get(name), window.start * 1000
-        if figure and (band := figure.forecast):
-            forecast.append({"at": at, "low": band.low, "mid": band.mid, "high": band.high})
-        if figure and figure.measured is not None:
-            measured.append({"at": at, "measured": figure.measured})
-    forecast, measured = (list(_whole_windows(rows, length_s * 1000)) for rows in (forecast, measured))
-    axis: style.Settings = {"labelExpr": style.AS_TIME} if name.startswith(_TIMES) else {"labelExpr": "format(datum.value, '~s')"}
+        if (figure := window.figures.get(name)) is None:
+            continue
+        row = {"at": window.start * 1000, "time": f"{datetime.fromtimestamp(window.start, UTC):%Y-%m-%d %H:%M}"}
+        band = {} if figure.forecast is None else figure.forecast.model_dump()
+        rows.append(row | band | ({} if figure.measured is None else {"measured": figure.measured}))
+    drawn = style.plot(_whole_windows(rows, length_s * 1000))
+    axis: style.Settings = (
+        {"labelExpr": style.AS_TIME} if name.startswith(_TIMES) else {"labelExpr": "format(datum.value, '~s')"}
+    )
     y = style.upwards("mid", title, tickCount=4, **(axis if name != "usd_per_mtok" else {"format": "$~g"}))
     steps: style.Settings = {"interpolate": "step-after"}
     marks = [
-        style.plot(forecast).mark_area(color=style.PALE_BLUE, **steps).encode(
-            x=x, y=alt.Y("low:Q", title=title), y2="high:Q"
-        ),
-        style.plot(forecast).mark_line(color=style.LIGHT_BLUE, **steps).encode(x=x, y=y),
-        style.plot(measured).mark_line(color=style.DARK_BLUE, strokeWidth=1.6, **steps).encode(
-            x=x, y="measured:Q", tooltip=style.tips(measured=".4~g")
+        drawn.mark_area(color=style.PALE_BLUE, **steps).encode(x=x, y=alt.Y("low:Q", title=title), y2="high:Q"),
+        drawn.mark_line(color=style.LIGHT_BLUE, **steps).encode(x=x, y=y),
+        drawn.mark_line(color=style.DARK_BLUE, strokeWidth=1.6, **steps).encode(
+            x=x, y="measured:Q", tooltip=style.tips("time", measured=".4~g")
         ),
         style.plot(changes).mark_rule(color=style.RED, strokeDash=style.DASHED).encode(
             x=x, tooltip=style.tips("what", "cause")
         ),
     ]  # fmt: skip
-    drawn: alt.TopLevelMixin = style.panel(*marks, width=_WIDTH, height=_HEIGHT)
-    return drawn
+    panel: alt.TopLevelMixin = style.panel(*marks, width=_WIDTH, height=_HEIGHT)
+    return panel
 
 
 def _whole_windows(rows: Sequence[style.Row], length: float) -> Iterator[style.Row]:
-    """Yield rows so that a step lasts its window: to its end where none follows, with a break before a later one."""
+    """Yield rows so that each step lasts to the end of its window, though nothing, or not the same, follows it."""
     for row, following in zip_longest(rows, rows[1:]):
         yield row
         end = row["at"] + length
-        if following is None or following["at"] > end + 1:
+        is_gap = following is not None and following["at"] > end + 1
+        if following is None or is_gap or row.keys() != following.keys():
             yield row | {"at": end}
-            if following is not None:
-                yield {"at": end}
+        if is_gap:
+            yield {"at": end}  # a break
