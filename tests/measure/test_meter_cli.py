@@ -235,13 +235,13 @@ def test_what_went_wrong_is_on_the_screen_and_in_the_pipe() -> None:
 
 
 def test_the_chart_draws_what_was_asked_by() -> None:
-    """Two teams, the more expensive one first; days only where days were asked by."""
+    """Two teams, the more expensive one first; time only where days or hours were asked by."""
     result = meter_report(MeterReportRequest(ledger=str(WEEK), since="2026-11-09", until="2026-11-14", by="team"))
     answer = describe(METER_REPORT, result, MeterReportRequest(by="team"))
     assert [*answer.charts] == ["Dollars by team"]
     spec = answer.chart().to_dict()
     bars = [row for rows in spec["datasets"].values() for row in rows if "usd" in row]
-    assert list(dict.fromkeys(row["at"] for row in bars)) == ["chat", "search"]
+    assert list(dict.fromkeys(row["at"] for row in bars)) == ["search", "chat"]
     assert sum(row["usd"] for row in bars) == pytest.approx(result.total.usd)
     assert "team" in json.dumps(spec["vconcat"][0]["encoding"]["y"]["title"])
     daily = meter_report(MeterReportRequest(ledger=str(WEEK), since="2026-11-09", until="2026-11-14"))

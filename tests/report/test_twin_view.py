@@ -21,7 +21,7 @@ BEGIN, WINDOW_S = 1_794_733_200.0, 600.0
 
 def window(number: int, measured: float | None = 1.0, *causes: str) -> TwinWindow:
     figure = WindowFigure(measured=measured, forecast=ForecastBand(low=0.5, mid=1.0, high=2.0))
-    changes = tuple(NoticedChange(cause=cause, what=f"{cause} changed") for cause in causes)  # type: ignore[arg-type]
+    changes = tuple(NoticedChange(cause=cause, what=f"{cause} changed") for cause in causes)
     return TwinWindow(
         target="t", model="m", start=BEGIN + number * WINDOW_S, figures={"ttft_s": figure}, changes=changes,
         is_over=measured is not None,

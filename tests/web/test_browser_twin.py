@@ -38,9 +38,11 @@ def test_the_twins_forecasts_are_drawn_below_the_meter(
         assert "24 windows of 1 server scored, 3 changes" in text
         assert "llama-3.1-8b on http://gpu1:8000" in text
         labels = page.locator("figure.chart .role-mark text")
-        assert sorted(labels.all_inner_texts()) == ["10:30 traffic", "11:20 cache", "12:10 kernels"]
+        assert sorted(labels.all_text_contents()) == ["10:30 traffic", "11:20 cache", "12:10 kernels"]
         for places in (labels, page.locator("figure.chart .role-axis-label text")):
-            boxes = [box for each in places.all() if each.is_visible() and (box := each.bounding_box())]
+            boxes = [
+                box for each in places.all() if each.get_attribute("opacity") != "0" and (box := each.bounding_box())
+            ]
             assert boxes
             assert not [(one, two) for one, two in combinations(boxes, 2) if overlap(one, two)]
         drawing = page.locator("figure.chart .drawing").first

@@ -296,9 +296,9 @@ class Ledger:
         """Return the newest of what a twin said of every server, by server, model and start."""
         found: dict[tuple[str, str, float], str] = {}
         with _whole(self.path):
-            row = (b"", b"") if self._has("forecasts") else None  # bytes come after every text
-            while row and (row := self._db.execute(NEWEST_FORECAST, row[:2]).fetchone()):
-                found[row[:3]] = row[3]
+            before: Sequence[object] | None = (b"", b"") if self._has("forecasts") else None  # bytes sort after texts
+            while before and (row := self._db.execute(NEWEST_FORECAST, before).fetchone()):
+                before, found[row[:3]] = row[:2], row[3]
         return found
 
     def forecast_starts(self, most: int) -> list[float]:

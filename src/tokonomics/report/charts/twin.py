@@ -25,19 +25,20 @@ def bands_chart(windows: Sequence[TwinWindow], titles: Mapping[str, str], wanted
     length_s = min((then.start - now.start for now, then in pairwise(windows)), default=WINDOW_S)
     first, end = windows[0].start, windows[-1].start + length_s
     step = next((step for step in _TICKS_S if end - first <= _MOST_TICKS * step), _TICKS_S[-1])
-    clock = "%H:%M" if end - first <= DAY_S else "%m-%d" if step >= DAY_S else "%m-%d %H:%M"
+    clock = "%H:%M" if end - first <= DAY_S else "%m-%d %H:%M"
     ticks = [tick * step * 1000 for tick in range(math.ceil(first / step), math.floor(end / step) + 1)]
     # Numbers, not dates: the page interprets expressions, and its interpreter reads no domain of dates.
+    scale = style.linear(first * 1000, end * 1000)
     x = style.across(
-        "at", None, style.linear(first * 1000, end * 1000), values=ticks, gridOpacity=0.3, labelSeparation=8,
-        labelExpr=f"utcFormat(datum.value, '{clock}')", labelFlush=False, labelOverlap="greedy",
+        "at", None, scale, values=ticks, gridOpacity=0.3, labelSeparation=8, labelFlush=False, labelOverlap="greedy",
+        labelExpr=f"utcFormat(datum.value, '{clock if step < DAY_S else '%m-%d'}')",
     )  # fmt: skip
     changes = _changes(windows, clock, end - first)
     names = [name for name in wanted if _known(windows, name)] or wanted[:1]
     panels = [_panel(windows, name, titles[name], changes, x, length_s) for name in names]
     title = f"{windows[0].model} on {windows[0].target}"
     subtitle = "band: forecast (80 % interval) and its middle; line: measured; dashed: what changed; times are UTC"
-    return style.whole(alt.vconcat(*_labels(changes, x), *panels, spacing=8), title, subtitle)
+    return style.whole(alt.vconcat(*_labels(changes, scale), *panels, spacing=8), title, subtitle)
 
 
 def _known(windows: Sequence[TwinWindow], name: str) -> bool:
@@ -61,21 +62,20 @@ def _changes(windows: Sequence[TwinWindow], clock: str, lasted_s: float) -> list
     return rows
 
 
-def _labels(changes: Sequence[style.Row], x: alt.X) -> list[alt.TopLevelMixin]:
+def _labels(changes: Sequence[style.Row], scale: alt.Scale) -> list[style.Marks]:
     """Draw the time and the cause of each change above the panels, apart from each other."""
     if not changes:
         return []
-    bare = x.copy()
-    bare.axis = None
+    x = alt.X("at:Q", axis=None, scale=scale)
     height = _LABEL * (1 + max(row["row"] for row in changes))
     text = style.plot(changes).mark_text(color=style.RED, fontSize=11, baseline="middle")
-    label = text.encode(x=bare, y=alt.Y("row:O", axis=None, sort="descending"), text="label:N")
+    label = text.encode(x=x, y=alt.Y("row:O", axis=None, sort="descending"), text="label:N")
     return [style.panel(label, width=_WIDTH, height=height)]
 
 
 def _panel(
     windows: Sequence[TwinWindow], name: str, title: str, changes: Sequence[style.Row], x: alt.X, length_s: float
-) -> alt.TopLevelMixin:
+) -> style.Marks:
     rows: list[style.Row] = []
     for window in windows:
         if (figure := window.figures.get(name)) is None:
@@ -84,10 +84,9 @@ def _panel(
         band = {} if figure.forecast is None else figure.forecast.model_dump()
         rows.append(row | band | ({} if figure.measured is None else {"measured": figure.measured}))
     drawn = style.plot(_whole_windows(rows, length_s * 1000))
-    axis: style.Settings = (
-        {"labelExpr": style.AS_TIME} if name.startswith(_TIMES) else {"labelExpr": "format(datum.value, '~s')"}
-    )
-    y = style.upwards("mid", title, tickCount=4, **(axis if name != "usd_per_mtok" else {"format": "$~g"}))
+    said = "format(datum.value, '$~g')" if name == "usd_per_mtok" else "format(datum.value, '~s')"
+    said = style.AS_TIME if name.startswith(_TIMES) else said
+    y = style.upwards("mid", title, tickCount=4, labelExpr=said)
     steps: style.Settings = {"interpolate": "step-after"}
     marks = [
         drawn.mark_area(color=style.PALE_BLUE, **steps).encode(x=x, y=alt.Y("low:Q", title=title), y2="high:Q"),
@@ -99,8 +98,7 @@ def _panel(
             x=x, tooltip=style.tips("what", "cause")
         ),
     ]  # fmt: skip
-    panel: alt.TopLevelMixin = style.panel(*marks, width=_WIDTH, height=_HEIGHT)
-    return panel
+    return style.panel(*marks, width=_WIDTH, height=_HEIGHT)
 
 
 def _whole_windows(rows: Sequence[style.Row], length: float) -> Iterator[style.Row]:
