@@ -35,10 +35,15 @@ def bands_chart(windows: Sequence[TwinWindow], titles: Mapping[str, str], wanted
     )  # fmt: skip
     changes = _changes(windows, clock, end - first)
     names = [name for name in wanted if _known(windows, name)] or wanted[:1]
-    panels = [_panel(windows, name, titles[name], changes, x, length_s) for name in names]
+    panels = [_panel(name, titles[name], changes, x) for name in names]
     title = f"{windows[0].model} on {windows[0].target}"
     subtitle = "band: forecast (80 % interval) and its middle; line: measured; dashed: what changed; times are UTC"
-    return style.whole(alt.vconcat(*_labels(changes, scale), *panels, spacing=8), title, subtitle)
+    drawn: style.Marks = style.whole(alt.vconcat(*_labels(changes, scale), *panels, spacing=8), title, subtitle)
+    for panel, name in zip(drawn.vconcat[-len(names) :], names, strict=True):
+        # Given at the end, as Altair copies rows whenever marks are put together: a second for a thousand windows.
+        panel.data = alt.InlineData(values=[*_whole_windows(_rows(windows, name), length_s * 1000)])
+    whole: alt.TopLevelMixin = drawn
+    return whole
 
 
 def _known(windows: Sequence[TwinWindow], name: str) -> bool:
@@ -73,9 +78,7 @@ def _labels(changes: Sequence[style.Row], scale: alt.Scale) -> list[style.Marks]
     return [style.panel(label, width=_WIDTH, height=height)]
 
 
-def _panel(
-    windows: Sequence[TwinWindow], name: str, title: str, changes: Sequence[style.Row], x: alt.X, length_s: float
-) -> style.Marks:
+def _rows(windows: Sequence[TwinWindow], name: str) -> list[style.Row]:
     rows: list[style.Row] = []
     for window in windows:
         if (figure := window.figures.get(name)) is None:
@@ -83,7 +86,11 @@ def _panel(
         row = {"at": window.start * 1000, "time": f"{datetime.fromtimestamp(window.start, UTC):%Y-%m-%d %H:%M}"}
         band = {} if figure.forecast is None else figure.forecast.model_dump()
         rows.append(row | band | ({} if figure.measured is None else {"measured": figure.measured}))
-    drawn = style.plot(_whole_windows(rows, length_s * 1000))
+    return rows
+
+
+def _panel(name: str, title: str, changes: Sequence[style.Row], x: alt.X) -> style.Marks:
+    drawn = alt.Chart()
     said = "format(datum.value, '$~g')" if name == "usd_per_mtok" else "format(datum.value, '~s')"
     said = style.AS_TIME if name.startswith(_TIMES) else said
     y = style.upwards("mid", title, tickCount=4, labelExpr=said)
