@@ -74,7 +74,7 @@ def test_a_broken_file_of_ones_own_is_named(
 
 
 def test_a_ledger_that_is_none_is_broken_and_kept(tokonomics: Call) -> None:
-    from tokonomics.measure.meter.ledger import default_ledger
+    from tokonomics.measure.meter.ledger_file import default_ledger
 
     path = default_ledger()
     path.parent.mkdir(parents=True)
@@ -85,7 +85,7 @@ def test_a_ledger_that_is_none_is_broken_and_kept(tokonomics: Call) -> None:
 
 
 def test_a_ledger_of_another_shape_is_no_traceback(tokonomics: Call) -> None:
-    from tokonomics.measure.meter.ledger import APPLICATION, SCHEMA, default_ledger
+    from tokonomics.measure.meter.ledger_file import APPLICATION, SCHEMA, default_ledger
 
     path = default_ledger()
     path.parent.mkdir(parents=True)

@@ -271,7 +271,7 @@ def test_every_writer_of_the_product_goes_through_one_module() -> None:
     """Nothing else opens a file to write it: a new writer is added to files.py's users, and to the kill tests."""
     allowed = {
         "files.py": "the one",
-        "measure/meter/ledger.py": "its lock; SQLite writes the rest",
+        "measure/meter/ledger_file.py": "its lock; SQLite writes the rest",
         "measure/probe/kernels.py": "between processes of one probe, in a temporary folder",
         "cli/main.py": "the null device",
         "sweep/store.py": "its lock",

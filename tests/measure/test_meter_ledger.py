@@ -17,7 +17,8 @@ from tests.measure.test_meter_spans import span
 from tokonomics.errors import BadInput
 from tokonomics.measure.meter import ledger as ledger_module
 from tokonomics.measure.meter.bill import bill
-from tokonomics.measure.meter.ledger import SCHEMA, Ledger, default_ledger
+from tokonomics.measure.meter.ledger import Ledger
+from tokonomics.measure.meter.ledger_file import SCHEMA, default_ledger
 from tokonomics.measure.meter.readings import Counted, Reading
 from tokonomics.measure.meter.spans import PaidTime, Stretch, WatchedSpan, change_between, cut, spans_between, tally
 from tokonomics.measure.meter.state import MeterTally

@@ -274,7 +274,8 @@ def _gpus() -> Iterator[Check]:
 
 
 def _ledger() -> Iterator[Check]:
-    from tokonomics.measure.meter.ledger import Ledger, default_ledger
+    from tokonomics.measure.meter.ledger import Ledger
+    from tokonomics.measure.meter.ledger_file import default_ledger
 
     path = default_ledger()
     if not path.is_file():
@@ -305,7 +306,7 @@ def _machine() -> Iterator[Check]:
 
 def _folders() -> Iterator[Check]:
     from tokonomics.catalog.offers import cache_file
-    from tokonomics.measure.meter.ledger import default_ledger
+    from tokonomics.measure.meter.ledger_file import default_ledger
 
     for name, folder, kept in (
         ("cache folder", cache_file().parent, "refreshed prices, compiled code"),

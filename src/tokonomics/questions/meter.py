@@ -27,7 +27,8 @@ from tokonomics.measure.meter.bill import (
 )
 from tokonomics.measure.meter.export import Exported, ExportFormat, cached_needs, estimated, exported
 from tokonomics.measure.meter.exposition import listen_address
-from tokonomics.measure.meter.ledger import Ledger, default_ledger
+from tokonomics.measure.meter.ledger import Ledger
+from tokonomics.measure.meter.ledger_file import default_ledger
 from tokonomics.measure.meter.live_meter import MeterSettings
 from tokonomics.measure.meter.price_factors import UnusualDay, read_plan, unusual_days
 from tokonomics.measure.meter.prometheus_source import prometheus_gpus

@@ -30,7 +30,8 @@ from tokonomics.errors import BadInput, TokonomicsError, UnknownName, option, sh
 from tokonomics.levers.lever_list import API
 from tokonomics.levers.ranking import Pulled, Ranking
 from tokonomics.measure.meter.bill import instant
-from tokonomics.measure.meter.ledger import Ledger, default_ledger
+from tokonomics.measure.meter.ledger import Ledger
+from tokonomics.measure.meter.ledger_file import default_ledger
 from tokonomics.measure.meter.windows import OpenWindows, ServedWindow
 from tokonomics.money.cost import require_positive
 from tokonomics.operate.learn import TwinWindow

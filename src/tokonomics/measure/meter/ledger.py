@@ -6,30 +6,26 @@ twice. Consecutive spans at the same price and in the same state, which start wi
 While the disk is full, spans are kept in memory, joined if possible, and written when there is room.
 """
 
-import fcntl
 import json
 import math
-import os
 import sqlite3
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
 
 from pydantic import TypeAdapter
 
-from tokonomics.errors import BadInput, option, shorten
+from tokonomics.errors import shorten
+from tokonomics.measure.meter.ledger_file import FAILED_S, SCHEMA, locked, opened, undamaged
 from tokonomics.measure.meter.readings import Reading
 from tokonomics.measure.meter.spans import SUMS, PaidTime, WatchedSpan
 from tokonomics.measure.meter.state import MeterTally
 from tokonomics.measure.meter.windows import ServedWindow, joined
 from tokonomics.units import DAY_S, SECONDS_PER_HOUR
 
-APPLICATION = 0x746F6B6F  # ``toko``: marks the file as ours, in SQLite's own field for it
-SCHEMA = 2  # 1 had no ``failed_s``
 ROW_S = 300.0  # spans within this time are one row, so a report's edge moves its tokens by at most this
 LATEST_S, LONGEST_S = 253_402_300_800.0, 10.0 * 366 * DAY_S  # the end of 9999, ten years; a row beyond is damaged
 FINE_S, KEPT_S = 2 * DAY_S, 35 * DAY_S  # windows are ten minutes long for two days, then hours for five weeks
@@ -40,45 +36,11 @@ _READINGS = TypeAdapter(list[Reading])
 _WHO = ("target", "model", "engine", "watched", "usd_per_hour", "labels")
 _COLUMNS = (*_WHO, "start", *SUMS)
 _MARK = "target, until, usd_per_hour, is_gone, readings, totals"
-_CREATE = f"""
-CREATE TABLE spans (
-  id INTEGER PRIMARY KEY, target TEXT NOT NULL, model TEXT NOT NULL, engine TEXT NOT NULL, watched TEXT NOT NULL,
-  usd_per_hour REAL NOT NULL, labels TEXT NOT NULL, start REAL NOT NULL,
-  {", ".join(f"{name} REAL NOT NULL" for name in SUMS)});
-CREATE INDEX spans_by_end ON spans (start + seconds);
-CREATE INDEX spans_by_server ON spans (target, model, id);
-CREATE TABLE servers (
-  target TEXT PRIMARY KEY, until REAL NOT NULL, usd_per_hour REAL NOT NULL, is_gone INTEGER NOT NULL,
-  readings TEXT NOT NULL, totals TEXT NOT NULL);
-"""
-
-# Later tables are separate, so that older readers still work. ``energy``: what the GPUs drew, in bins of five minutes.
-# ``checks``: a checksum of each span, because a flipped bit would change the bill. ``departed``: the sums of forgotten
-# servers' spans, by model, so that thousands of pods that came and went are a few rows. ``windows``: what servers did,
-# ten minutes a row, hours after two days. ``forecasts``: what a twin expected of a window, and how it was.
-_LATER = """
-CREATE TABLE IF NOT EXISTS energy (start REAL PRIMARY KEY, seconds REAL NOT NULL, joules REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS checks (id INTEGER PRIMARY KEY, crc INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS departed (model TEXT PRIMARY KEY, totals TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS windows (
-  target TEXT NOT NULL, model TEXT NOT NULL, start REAL NOT NULL, document TEXT NOT NULL,
-  PRIMARY KEY (start, target, model)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS forecasts (
-  target TEXT NOT NULL, model TEXT NOT NULL, start REAL NOT NULL, document TEXT NOT NULL,
-  PRIMARY KEY (target, model, start)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS forecasts_by_start ON forecasts (start);
-"""
 # From one server to the one before it, by the table's key: each row is the newest of its server.
 NEWEST_FORECAST = """SELECT target, model, start, document FROM forecasts WHERE (target, model) < (?, ?)
 ORDER BY target DESC, model DESC, start DESC LIMIT 1"""
 FORECASTS_BETWEEN = "SELECT document FROM forecasts WHERE start >= ? AND start < ? ORDER BY start, target, model"
 FORECAST_STARTS = "SELECT start FROM forecasts ORDER BY start DESC LIMIT ?"
-# Compute it for a row of the first version as was done then.
-_FAILED_S = "CASE WHEN answered + failed > 0 THEN busy_s * failed / (answered + failed) ELSE 0.0 END"
-_UPGRADE = f"""
-BEGIN IMMEDIATE; ALTER TABLE spans ADD COLUMN failed_s REAL NOT NULL DEFAULT 0.0;
-UPDATE spans SET failed_s = {_FAILED_S}; PRAGMA user_version = {SCHEMA}; COMMIT;
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +79,6 @@ class DayUsd:
     began: float  # unix seconds of the first of them
 
 
-def default_ledger() -> Path:
-    """Return where the ledger is unless a file is named."""
-    data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return Path(data) / "tokonomics" / "meter.db"
-
-
 class Ledger:
     """An open ledger: one meter writes; any number of reports read."""
 
@@ -135,9 +91,9 @@ class Ledger:
         self._held_forecasts: dict[tuple[str, str, float], str] = {}
         self._named: dict[str, tuple[str, str]] = {}
         self._last: dict[tuple[str, str], tuple[int | None, PaidTime]] = {}
-        self._lock = None if read_only else _locked(path)
+        self._lock = None if read_only else locked(path)
         try:
-            self._db = _open(path, read_only)
+            self._db = opened(path, read_only)
             self._is_first = self._db.execute("PRAGMA user_version").fetchone()[0] < SCHEMA
         except BaseException:
             self._unlock()
@@ -191,7 +147,7 @@ class Ledger:
 
     def marks(self) -> dict[str, Mark]:
         """Return the mark of every server, as of the last tick that was written."""
-        with _whole(self.path):
+        with undamaged(self.path):
             rows = self._db.execute(f"SELECT {_MARK} FROM servers")
             return {
                 target: Mark(
@@ -207,14 +163,14 @@ class Ledger:
 
     def departed(self) -> dict[str, MeterTally]:
         """Return the sums of all spans of forgotten servers, by model."""
-        with _whole(self.path):
+        with undamaged(self.path):
             rows = self._db.execute("SELECT model, totals FROM departed") if self._has("departed") else ()
             return {model: MeterTally(**json.loads(totals)) for model, totals in rows}
 
     def forget(self, before: float) -> list[str]:
         """Drop the marks of discovered servers gone since then, but keep their sums; return their names."""
         query = "SELECT target FROM servers WHERE is_gone AND until < ? AND target NOT LIKE '%://%'"
-        with _whole(self.path):
+        with undamaged(self.path):
             names = {target for (target,) in self._db.execute(query, (before,))}
         if not names or self._held_marks:
             return []
@@ -236,15 +192,15 @@ class Ledger:
 
     def booked_until(self, target: str) -> float | None:
         """Return when the last of a server's spans ends; None if it has none."""
-        with _whole(self.path):
+        with undamaged(self.path):
             query = "SELECT MAX(start + seconds) FROM spans WHERE target = ?"
             (until,) = self._db.execute(query, (target,)).fetchone()
             return None if until is None else _finite(until)
 
     def spans(self, since: float = float("-inf"), until: float = float("inf")) -> Iterator[PaidTime]:
         """Yield the spans that overlap the window, oldest first."""
-        columns = ", ".join(_FAILED_S if self._is_first and name == "failed_s" else name for name in _COLUMNS)
-        with _whole(self.path):
+        columns = ", ".join(FAILED_S if self._is_first and name == "failed_s" else name for name in _COLUMNS)
+        with undamaged(self.path):
             checked = self._has("checks")
             crc, join = ("crc", "LEFT JOIN checks USING (id)") if checked else ("NULL", "")
             query = (
@@ -287,7 +243,7 @@ class Ledger:
 
     def forecasts(self, since: float = 0.0, until: float = LATEST_S) -> Iterator[str]:
         """Yield what a twin said of the windows that begin between two instants, oldest first."""
-        with _whole(self.path):
+        with undamaged(self.path):
             if self._has("forecasts"):
                 for (document,) in self._db.execute(FORECASTS_BETWEEN, (since, until)):
                     yield document
@@ -295,7 +251,7 @@ class Ledger:
     def newest_forecasts(self) -> dict[tuple[str, str, float], str]:
         """Return the newest of what a twin said of every server, by server, model and start."""
         found: dict[tuple[str, str, float], str] = {}
-        with _whole(self.path):
+        with undamaged(self.path):
             before: Sequence[object] | None = (b"", b"") if self._has("forecasts") else None  # bytes sort after texts
             while before and (row := self._db.execute(NEWEST_FORECAST, before).fetchone()):
                 before, found[row[:3]] = row[:2], row[3]
@@ -303,7 +259,7 @@ class Ledger:
 
     def forecast_starts(self, most: int) -> list[float]:
         """Return when the windows of the newest forecasts begin, newest first."""
-        with _whole(self.path):
+        with undamaged(self.path):
             rows = self._db.execute(FORECAST_STARTS, (most,)) if self._has("forecasts") else ()
             return [_finite(start) for (start,) in rows]
 
@@ -335,7 +291,7 @@ class Ledger:
         )
 
     def _windows(self, which: str, *values: object) -> Iterator[ServedWindow]:
-        with _whole(self.path):
+        with undamaged(self.path):
             if self._has("windows"):
                 for (document,) in self._db.execute(f"SELECT document FROM windows WHERE {which}", values):
                     yield ServedWindow.model_validate_json(document)
@@ -346,7 +302,7 @@ class Ledger:
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """Read one state of the ledger throughout, whatever is written meanwhile; refuse a damaged one."""
-        with _whole(self.path):
+        with undamaged(self.path):
             self._db.execute("BEGIN")
             (found,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
@@ -358,13 +314,13 @@ class Ledger:
 
     def extent(self) -> tuple[float, float] | None:
         """Return when its first row begins and its last one ends; None while it has none."""
-        with _whole(self.path):
+        with undamaged(self.path):
             first, last = self._db.execute("SELECT MIN(start), MAX(start + seconds) FROM spans").fetchone()
             return None if first is None else (_finite(first), _finite(last))
 
     def energy(self, since: float, until: float) -> Drawn | None:
         """Return what the GPUs drew in a window, by whole bins that begin in it; None if none were read."""
-        with _whole(self.path):
+        with undamaged(self.path):
             if not self._has("energy"):
                 return None
             query = "SELECT MAX(start), SUM(seconds), SUM(joules) FROM energy WHERE start >= ? AND start < ?"
@@ -380,7 +336,7 @@ class Ledger:
         apart = f"CASE WHEN {first} = {last} AND start >= ? AND start + seconds <= ? THEN 0 ELSE id END"
         query = f"""SELECT {first} AS day, {apart} AS apart, model, labels, SUM(usd), MIN(start), SUM(seconds)
                     FROM spans WHERE start < ? AND start + seconds >= ? GROUP BY day, apart, model, labels"""
-        with _whole(self.path):
+        with undamaged(self.path):
             for day, row, model, labels, *sums in self._db.execute(query, (since, until, until, since)):
                 usd, start, seconds = map(_finite, sums)
                 pieces = [(day, start, usd)] if not row else _by_day(start, seconds, usd, since, until)
@@ -431,21 +387,6 @@ class Ledger:
             self._lock = None
 
 
-@contextmanager
-def _whole(path: Path) -> Iterator[None]:
-    """Refuse a ledger that a disk or a person has damaged: half of it would be a wrong bill."""
-    try:
-        yield
-    except (sqlite3.Error, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        said = f"is damaged: {shorten(' '.join(str(error).split()) or type(error).__name__, 120)}"
-        fix = "Put back a copy of it, save what can be read with sqlite3's .recover, or name another file."
-        raise BadInput(said, where=_where(path), fix=fix) from None
-
-
-def _where(path: Path) -> str:
-    return option("ledger", shorten(str(path), 200))
-
-
 def _by_day(start: float, seconds: float, usd: float, since: float, until: float) -> Iterator[tuple[int, float, float]]:
     """Yield the part of a row in each day of a window: the day, where the part begins, and its dollars."""
     first, end = max(start, since), min(start + seconds, until)
@@ -460,72 +401,6 @@ def _finite(value: object) -> float:
     if not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"{shorten(repr(value))} is no number")
     return value
-
-
-def _locked(path: Path) -> IO[str]:
-    """Take the lock for writing, which ends with the process, however it ends."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = Path(f"{path}.lock").open("a")  # noqa: SIM115 - held as long as the ledger is open; not ours to empty
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", where=_where(path)) from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        fix = f"Give that meter all the addresses, or this one a file of its own with {option('ledger', 'FILE')}."
-        raise BadInput("another meter is writing to this ledger", where=_where(path), fix=fix) from None
-    return lock
-
-
-def _open(path: Path, read_only: bool) -> sqlite3.Connection:
-    where = _where(path)
-    if read_only and not path.exists():
-        fix = "Meter first: tokonomics meter http://… --usd-per-hour 2.49"
-        raise BadInput("there is no ledger yet", where=where, fix=fix)
-    with ExitStack() as undo:
-        try:
-            db = _connect(path, read_only)
-            undo.callback(db.close)
-            asked = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
-            application, version, tables = (db.execute(query).fetchone()[0] for query in asked)
-            if application != APPLICATION and (tables or read_only):
-                raise BadInput("is not a ledger of tokonomics", where=where, fix="Name another file.")
-            if version > SCHEMA:
-                said = f"was written by a newer tokonomics (ledger version {version}, this one reads up to {SCHEMA})"
-                raise BadInput(said, where=where, fix="Upgrade tokonomics, or name another file.")
-            if not read_only:
-                db.execute("PRAGMA journal_mode = WAL")
-                # Power loss that undoes a commit also undoes its counters: the next meter counts those tokens once.
-                db.execute("PRAGMA synchronous = NORMAL")
-                if not tables:
-                    header = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {SCHEMA};"
-                    db.executescript(f"BEGIN IMMEDIATE; {_CREATE} {header} COMMIT;")
-                elif version < SCHEMA:
-                    db.executescript(_UPGRADE)
-                db.executescript(_LATER)
-        except (sqlite3.Error, UnicodeError) as error:  # a message that quotes a damaged schema may not be text
-            raise BadInput(f"cannot be used as a ledger: {shorten(str(error), 120)}", where=where) from None
-        undo.pop_all()
-    return db
-
-
-def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
-    if not read_only:
-        return sqlite3.connect(path, isolation_level=None, timeout=5)
-    address = f"{path.resolve().as_uri()}?mode=ro"
-    with ExitStack() as undo:
-        db = sqlite3.connect(address, uri=True, isolation_level=None, timeout=5)
-        undo.callback(db.close)
-        try:
-            db.execute("PRAGMA user_version")
-        except sqlite3.OperationalError:
-            # A read-only folder has no place for the files that readers share with a writer; there is no writer either.
-            if (journal := Path(f"{path}-wal")).exists() and journal.stat().st_size:
-                raise  # what only the journal has would be missing from every sum
-            return sqlite3.connect(f"{address}&immutable=1", uri=True, isolation_level=None)
-        undo.pop_all()
-    return db
 
 
 def _join(into: list[PaidTime], pieces: Iterable[PaidTime], row_s: float) -> None:
