@@ -244,8 +244,9 @@ def test_the_chart_draws_what_was_asked_by() -> None:
     assert list(dict.fromkeys(row["at"] for row in bars)) == ["search", "chat"]
     assert sum(row["usd"] for row in bars) == pytest.approx(result.total.usd)
     assert "team" in json.dumps(spec["vconcat"][0]["encoding"]["y"]["title"])
-    daily = meter_report(MeterReportRequest(ledger=str(WEEK), since="2026-11-09", until="2026-11-14"))
-    assert [*describe(METER_REPORT, daily, MeterReportRequest()).charts] == ["Dollars over time"]
+    for by in ("model,day", "hour", ""):
+        asked = MeterReportRequest(ledger=str(WEEK), since="2026-11-09", until="2026-11-14", by=by)
+        assert [*describe(METER_REPORT, meter_report(asked), asked).charts] == ["Dollars over time"]
 
 
 def test_a_tag_that_no_server_has_may_be_one_of_a_log() -> None:

@@ -38,7 +38,7 @@ _BASES = (
 
 def meter_report(result: MeterReportResult, request: Request) -> Answer:
     """Show the sum, a row for each group, where the dollars went, and the comparison with the plan."""
-    if {"day", "hour"}.isdisjoint(result.by):
+    if result.by and {"day", "hour"}.isdisjoint(result.by):
         name, bill, over = f"Dollars by {', '.join(result.by)}", result, " and ".join(result.by)
     else:
         name, bill, over = "Dollars over time", result.in_time, result.over
