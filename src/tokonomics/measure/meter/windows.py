@@ -133,7 +133,7 @@ def with_glimpse(window: ServedWindow, seen: Glimpse | None, sums: MeterTally) -
             "kv_peak": max(window.kv_peak, seen.kv_peak),
             "buckets": _together(window.buckets, seen.buckets),
             "started": seen.started if seen.started is not None else window.started,
-            "restarts": window.restarts + restarted,
+            "restarts": window.restarts + (restarted or seen.is_another),
             "states": dict(seen.states) or window.states,
         }
     )
