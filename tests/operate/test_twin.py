@@ -21,11 +21,12 @@ from tokonomics.measure.meter.scrape import EngineSource
 from tokonomics.measure.meter.spans import BEYOND
 from tokonomics.measure.meter.state import MeterState, MeterTally
 from tokonomics.measure.meter.windows import WINDOW_S, ServedWindow, quantile
-from tokonomics.operate.expect import TERMS, WindowTraffic, in_buckets, lengths_in, trace_like, traffic_of
+from tokonomics.operate.expect import TERMS, KnownWindow, WindowTraffic, in_buckets, lengths_in, trace_like, traffic_of
 from tokonomics.operate.follow import AS_MODELLED, _taught
 from tokonomics.operate.learn import ForecastBand, TwinState, TwinWindow, WindowFigure, forecast, learn
 from tokonomics.operate.scoreboard import scoreboard
 from tokonomics.operate.twin import said_of
+from tokonomics.physics.steptime import decode_step
 from tokonomics.questions.twin import LiveTwin, named
 from tokonomics.sizing.setup import Setup
 
@@ -446,3 +447,14 @@ def test_an_engine_that_counts_no_requests_is_expected_by_its_tokens_and_the_tim
     (change,) = learn(state, window(6, 0.05), before, None).window.changes
     assert change.cause == "kernels"
     assert change.ratio == pytest.approx(2.5)
+
+
+def test_a_step_without_prompts_takes_what_the_step_model_says_of_the_answers_that_run() -> None:
+    setup = modelled()
+    traffic = WindowTraffic(requests_per_s=5.0, input_tokens=1000.0, output_tokens=200.0, hit_share=0.0)
+    found = KnownWindow(setup, traffic, {}).expected({})
+    assert found is not None
+    running = 5.0 * 199 * found.figures["tpot_s"]  # Little's law: each answer runs for 199 steps, some with prompts
+    with_longer = decode_step(setup.deployment, running, 1200)
+    assert found.figures["step_s"] == pytest.approx(float(with_longer), rel=0.02)
+    assert found.figures["step_s"] < found.figures["tpot_s"]  # which steps with prompts lengthen

@@ -1,8 +1,8 @@
 """A twin beside llama.cpp's own server, which is restarted with half the threads.
 
 Machines that run tests are busy: by how much such a server is slower is the machine's doing as much as ours. So this
-asks only whether the restart is noticed; slower kernels, other prompts and a neighbour are simulated (``test_twin``), and
-were recorded on a GPU (``test_twin_h200``).
+asks only whether the restart is noticed; slower kernels, other prompts and a neighbour are simulated (``test_twin``),
+and were recorded on a GPU (``test_twin_h200``).
 """
 
 import asyncio

@@ -22,6 +22,7 @@ from tokonomics.measure.meter.spans import BEYOND, Buckets
 from tokonomics.measure.meter.windows import WINDOW_S, ServedWindow, quantile
 from tokonomics.physics.calibration import BARE, Correction, Profile, engine_of, using
 from tokonomics.physics.memory import max_sequences
+from tokonomics.physics.steptime import step_model
 from tokonomics.serving.outcome import request_latencies
 from tokonomics.sizing.attempt import serve
 from tokonomics.sizing.load import load_of_requests
@@ -162,6 +163,7 @@ class KnownWindow:
         trace = _known_trace(traffic.model_dump_json(), setup.deployment.model.max_context)
         with using(profile_of(setup, factors)):
             made, _ = serve(replace(setup, load=load_of_requests(trace)), 1, setup.max_sequences)
+            steps = step_model(setup.deployment)
         late = request_latencies(made)
         of_steady = np.arange(len(made.trace)) >= _WARM * len(made.trace)
         figures: dict[str, float] = {}
@@ -187,6 +189,8 @@ class KnownWindow:
         longest = float(np.mean(requests.input_tokens + requests.output_tokens))
         capacity = max_sequences(setup.deployment, max(1, round(longest))) * longest
         span_s = float(requests.arrival_s[-1]) or 1.0
+        answering = float(np.nan_to_num(served.finish_s - served.first_token_s).sum()) / span_s
+        figures["step_s"] = float(steps.decode(max(1.0, answering), longest))
         if capacity > 0:
             figures["kv_share"] = min(1.0, float((stay_s * held).sum()) / span_s / capacity)
         return Expectation(figures, scatter)
@@ -258,6 +262,8 @@ def measured_figures(window: ServedWindow) -> dict[str, float]:
                 read = quantile(window.buckets.get(kind, {}), percentile / 100)
                 if read:
                     found[f"{name}_p{percentile}_s"] = read
+    if window.step_count >= FEWEST:
+        found["step_s"] = window.step_s / window.step_count
     if window.gauged_s > 0:
         found["kv_share"] = window.kv_share_s / window.gauged_s
     return {name: value for name, value in found.items() if math.isfinite(value)}

@@ -18,7 +18,7 @@ turn are not counted again and again.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -53,6 +53,9 @@ class Glimpse:
     tpot_s: float = 0.0
     tpot_count: float = 0.0
     prompt_s: float = 0.0
+    step_s: float = 0.0
+    step_count: float = 0.0
+    step_answers: float = 0.0
     watched_s: float = 0.0  # of the server, whatever models share it
     gauged_s: float = 0.0  # seconds for which the gauges below are known
     kv_share_s: float = 0.0
@@ -102,7 +105,8 @@ class PaidTime:
 _COUNTS = ("input_total", "input_cached", "output", "answered", "failed", "preempted", "ttft_s", "ttft_count")
 _SHARED = ("seconds", "usd", "server_s", "busy_s", "failed_s", "running_s", "running_seen_s")
 SUMS = (*_SHARED, *_COUNTS)  # added up when two spans become one
-_FOR_WINDOWS = (*BUCKETS, Counted.tpot_s, Counted.tpot_count, Counted.prompt_s)
+STEPS = (Counted.step_s, Counted.step_count, Counted.step_answers)
+_FOR_WINDOWS = (*BUCKETS, Counted.tpot_s, Counted.tpot_count, Counted.prompt_s, *STEPS)
 _WORK = (Counted.work, Counted.input_total, Counted.output, Counted.answered, Counted.failed, Counted.preempted)
 
 
@@ -172,7 +176,7 @@ def glimpse(change: ReadingChange, seconds: float, watched: WatchedSpan) -> Glim
     used = [reading.kv_share for reading in listed if reading.kv_share is not None]
     waiting = [reading.waiting for reading in listed if reading.waiting is not None]
     return Glimpse(
-        **{name: counted.get(Counted(name), 0.0) for name in ("tpot_s", "tpot_count", "prompt_s")},
+        **{name: counted.get(Counted(name), 0.0) for name in ("tpot_s", "tpot_count", "prompt_s", *STEPS)},
         watched_s=seconds if watched is WatchedSpan.seen else 0.0,
         gauged_s=seconds if used else 0.0,
         kv_share_s=sum(used) / len(used) * seconds if used else 0.0,
