@@ -14,18 +14,12 @@ is cut short keeps what it has. ``bench_guard.py`` scores them.
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,import-not-found,type-arg"
 
-import contextlib
 import json
 import pathlib
 import sys
 import time
-import types
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
-with contextlib.suppress(ImportError):
-    import llvmlite
-if "llvmlite" not in sys.modules:  # nothing that is compiled is needed here
-    sys.modules["llvmlite"] = types.ModuleType("llvmlite")
 from benchmarks.guard_grid import BUILDS, SLO, TIMES, requests
 from benchmarks.measure_levers import FIRST_PORT, ROOT, start, wait
 
@@ -104,11 +98,11 @@ def rates(path, ends_s):
 def main():
     out, step = pathlib.Path(sys.argv[1]), sys.argv[2]
     out.mkdir(parents=True, exist_ok=True)
-    if step == "start":
-        return start_all(out)
     began = time.time()
-    ends_s = began + float(sys.argv[3])
-    if step == "marks":
+    ends_s = began + (float(sys.argv[3]) if len(sys.argv) > 3 else READY_S)
+    if step == "start":
+        start_all(out)
+    elif step == "marks":
         names = up()
         mark(out, names, 1, min(MINUTES, (ends_s - began - 20) / 60 / max(1, len(names))))
     elif step == "rates":

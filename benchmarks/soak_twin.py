@@ -1,9 +1,10 @@
 """Run twins of many servers on a clock moved by hand: processor, memory and the ledger's size by hour.
 
-    python -m benchmarks.soak_twin [servers] [hours]
+    python -m benchmarks.soak_twin [servers] [hours] [seconds between readings]
 
-All servers show the page of one simulated vLLM (tests/operate/served_vllm.py), read every 15 seconds as a meter reads
-them; each has a twin of its own. What is measured is the work of the meter and its twins, not that of a network.
+All servers show the page of one simulated vLLM (tests/operate/served_vllm.py), read every 15 seconds if nothing else is
+said, as a meter reads them; after three hours its traffic begins again. Runs longer than a day go to a file of their
+own. Each has a twin of its own. What is measured is the work of the meter and its twins, not that of a network.
 """
 
 import asyncio
@@ -30,15 +31,15 @@ from tokonomics.operate.twin import said_of
 from tokonomics.questions.twin import LiveTwin
 
 RESULTS = Path(__file__).with_name("results") / "soak-twin.json"
-EVERY_S = 15.0
+PERIOD_S = 3 * 3600.0
 FACTORS = {"decode": 1.1, "prefill": 1.1}
 
 
-def main(servers: float = 200, hours: float = 3.0) -> None:
+def main(servers: float = 200, hours: float = 3.0, every_s: float = 15.0) -> None:
     clock, setup = HandClock(), modelled()
-    process = ServedVllm(clock, setup, [Stretch((hours + 1) * 3600, 5, factors=FACTORS)])
+    process = ServedVllm(clock, setup, [Stretch(PERIOD_S, 5, factors=FACTORS)], again=True)
     said: dict[str, object] = {
-        "command": f"python -m benchmarks.soak_twin {servers:g} {hours:g}", "date": date.today().isoformat(),
+        "command": f"python -m benchmarks.soak_twin {servers:g} {hours:g} {every_s:g}", "date": date.today().isoformat(),
         "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         "load_average": os.getloadavg()[0], "servers": int(servers), "hours": hours, "by_hour": [],
     }  # fmt: skip
@@ -53,7 +54,7 @@ def main(servers: float = 200, hours: float = 3.0) -> None:
     async def ticks(path: Path) -> None:
         with Ledger(path) as book:
             sources = [source(f"http://gpu{number}:8000") for number in range(int(servers))]
-            meter = Meter(sources, book, clock, MeterSettings(usd_per_hour=3.0, every_s=EVERY_S))
+            meter = Meter(sources, book, clock, MeterSettings(usd_per_hour=3.0, every_s=every_s))
             twin = LiveTwin(book, setup, WINDOW_S)
             began, read_s, twin_s = 0.0, 0.0, 0.0
             while clock.passed < hours * 3600:
@@ -64,7 +65,7 @@ def main(servers: float = 200, hours: float = 3.0) -> None:
                 twin.beside(state)
                 after = time.process_time()
                 read_s, twin_s = read_s + middle - before, twin_s + after - middle
-                clock.passed += EVERY_S
+                clock.passed += every_s
                 if clock.passed - began >= 3600:
                     row = {
                         "hour": round(clock.passed / 3600), "meter": round(read_s / 3600, 4),
@@ -81,7 +82,7 @@ def main(servers: float = 200, hours: float = 3.0) -> None:
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(ticks(Path(folder) / "meter.db"))
     print(said["windows"], said["error"])
-    RESULTS.write_text(json.dumps(said, indent=1) + "\n")
+    (RESULTS if hours <= 24 else RESULTS.with_name("soak-twin-long.json")).write_text(json.dumps(said, indent=1) + "\n")
 
 
 if __name__ == "__main__":

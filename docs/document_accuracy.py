@@ -13,6 +13,7 @@ from typing import Any
 from tokonomics.measure.accuracy_points import unseen_errors
 from tokonomics.measure.validate import ErrorSummary
 from tokonomics.report.validate_view import figures
+from tokonomics.units import percent
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 ACCURACY = Path(__file__).parent.parent / "src" / "tokonomics" / "measure" / "data" / "accuracy.json"
@@ -110,6 +111,20 @@ LEVERS = """### Levers, with and without
 
 vLLM 0.26.0 on one H200 served loads with and without a lever along one axis or two (`benchmarks/bench_levers.py`), each predicted before:
 what a lever saves, whether it pays, and where it starts to. Every cell, and what was left out: [levers, measured](levers-measured.md).
+"""
+TWIN = """### A twin beside a real vLLM
+
+vLLM 0.26.0 on one H200 served Llama 3.1 8B while its load was changed every minute, another job took the GPU, and a server
+with other flags took its place; its metrics pages were recorded (`benchmarks/measure_twin.py`) and played to a [twin](questions/what-will-my-server-do-next.md)
+in windows of half a minute, the first three not counted (`benchmarks/bench_twin.py`). Nothing was fitted on them, but the intervals and the
+naming of causes were mended after the first look: *first look* is the code before that, *today* is no blind test.
+"""
+GUARD = """### Two builds of a real vLLM
+
+The same model started in five ways, side by side on one H200, fingerprinted by [`guard`](questions/is-the-new-build-slower.md), and loaded
+until its SLOs broke (`benchmarks/measure_guard.py`, `bench_guard.py`). *From flags alone* is what the simulator expected of each before anything was
+measured. The change of dollars is as simulated from two fingerprints, beside that of the rates that were measured. How causes are found was mended after
+the first look.
 """
 TODAY = """### Near the limit, and the highest rate
 
@@ -404,6 +419,70 @@ def headroom_table() -> str:
     return "\n".join([*lines, "", f"{said} Served on {result['served']}. {_made(result)}"])
 
 
+def twin_lines() -> str:
+    """Return how well a twin expected a real server: at the first look, and today."""
+    today, first = _result("twin"), _result("twin-blind")
+
+    def row(name: str, result: dict[str, Any], part: dict[str, Any]) -> str:
+        found = {(score["name"], score["kind"]): score for score in part["scores"]}
+        errors = [
+            percent(found[figure, kind]["error"])
+            for kind in ("given", "forecast")
+            for figure in ("tpot_s", "ttft_p99_s")
+        ]
+        held = [percent(found["latencies", kind]["coverage"]) for kind in ("given", "forecast")]
+        return f"| {name} | {part['windows']} | {errors[0]} | {errors[1]} | {held[0]} | {errors[2]} | {errors[3]} | {held[1]} |"
+
+    lines = [
+        "| windows | | TPOT, given its traffic | TTFT p99 | within 80 % | TPOT, forecast | TTFT p99 | within 80 % |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        row("first look", first, first),
+        row("today", today, today),
+        row("today, without those in which something began", today, today["undisturbed"]),
+        "",
+        "Errors are medians; *within* counts all latencies. A forecast cannot know that something will begin. Named were:",
+        "",
+    ]
+    began = [(round(each["window"]), each["name"]) for each in today["stretches"]]
+    for change in today["changes"]:
+        at, name = max(each for each in began if each[0] <= change["window"])
+        lines.append(f"- {name}, window {at}: *{change['what']}* ({change['cause']}, in window {change['window']})")
+    unnamed = [
+        name for at, name in began if at and not any(at <= change["window"] <= at + 1 for change in today["changes"])
+    ]
+    if unnamed:
+        lines += [
+            "",
+            f"Not named: {', '.join(unnamed)}. After so few windows a twin does not know how much this traffic varies.",
+        ]
+    return "\n".join(lines)
+
+
+def guard_lines() -> str:
+    """Return which changes of a build were found on a real server, and what they were said to cost."""
+    result = _result("guard")
+    lines = [
+        "| build | requests/s, measured | from flags alone | verdict | found | change of dollars, off by |",
+        "|---|--:|--:|---|---|--:|",
+    ]
+    rows = {row["build"]: row for row in result["changes"]}
+    for build, (said, measured, off) in result["blind"].items():
+        row = rows.get(build)
+        found = "; ".join((row["said"] or row["told"]) if row else []) or "–"
+        off_usd = signed(row["change_off"]) if row else "–"
+        lines.append(
+            f"| {build} | {measured:.1f} | {said:.1f} ({signed(off)}) | {row['verdict'] if row else '–'} | {found} | {off_usd} |"
+        )
+    alike = result["alike"]
+    return "\n".join(
+        [*lines, "", f"Equal builds, five fingerprints of one: {alike['alarms']} alarms in {alike['pairs']} pairs."]
+    )
+
+
+def signed(share: float) -> str:
+    return f"{100 * share:+.1f} %"
+
+
 def levers_lines() -> str:
     """Return how well savings of levers were predicted: before the run, and today."""
     result = _result("levers")
@@ -568,6 +647,7 @@ def accuracy_page() -> str:
     parts += [BLIND, blind_table(), "", BLIND_TAIL]
     parts += [EXPERTS, experts_table(), "", EXPERTS_TAIL]
     parts += [LEVERS, levers_lines(), ""]
+    parts += [TWIN, twin_lines(), "", GUARD, guard_lines(), ""]
     parts += [LATENCY, latency_table(), ""]
     parts += _left_out(result["left_out"])
     parts += ["## Published results", "", accuracy_table(), "", "![Predicted over measured](img/accuracy.png)", ""]

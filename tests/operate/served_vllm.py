@@ -77,8 +77,11 @@ def _requests(stretch: Stretch, seed: int) -> Trace:
 class ServedVllm:
     """The process, from a beginning on; its page states what it had counted at an instant."""
 
-    def __init__(self, clock: HandClock, setup: Setup, stretches: Sequence[Stretch], seed: int = 0) -> None:
-        self.clock, self.up, self.began = clock, True, clock.wall()
+    def __init__(
+        self, clock: HandClock, setup: Setup, stretches: Sequence[Stretch], seed: int = 0, *, again: bool = False
+    ) -> None:
+        """With ``again``, the stretches begin again and again, and the counters go on."""
+        self.clock, self.up, self.began, self.again = clock, True, clock.wall(), again
         columns: list[tuple[Floats, ...]] = []
         at = 0.0
         self._processes: list[tuple[float, str]] = []
@@ -101,37 +104,45 @@ class ServedVllm:
         self.seconds = at
 
     def page(self) -> str:
-        now = self.clock.wall() - self.began
+        rounds, now = divmod(self.clock.wall() - self.began, self.seconds if self.again else np.inf)
         since, dtype = [process for process in self._processes if process[0] <= now][-1]
         begun = (self.first > since) & (self.first <= now)
         ended = (self.finish > since) & (self.finish <= now)
         running = (self.arrival <= now) & (self.finish > now)
         several = ended & (self.outputs > 1)
-        per_token = (self.finish - self.first)[several] / (self.outputs - 1)[several]
+        per_token = (self.finish - self.first) / np.maximum(self.outputs - 1, 1)
         held = float((self.inputs - self.cached + self.outputs / 2)[running].sum())
         label = 'engine="0",model_name="llama-3.1-8b"'
+
+        def total(values: Floats, of: NDArray[np.bool_]) -> float:
+            return float(values[of].sum()) + rounds * float(values.sum())
+
+        ones = np.ones(len(self.arrival))
         lines = [
             f"process_start_time_seconds {float(self.began + since)!r}",
             f'vllm:cache_config_info{{cache_dtype="{dtype}",engine="0",num_gpu_blocks="50000"}} 1.0',
-            f"vllm:prompt_tokens_total{{{label}}} {self.inputs[begun].sum()}",
-            f"vllm:prompt_tokens_cached_total{{{label}}} {self.cached[begun].sum()}",
-            f"vllm:generation_tokens_total{{{label}}} {self.outputs[ended].sum()}",
-            f"vllm:iteration_tokens_total_count{{{label}}} {max(0.0, now - since) * 50}",
-            f'vllm:request_success_total{{{label},finished_reason="stop"}} {ended.sum()}',
+            f"vllm:prompt_tokens_total{{{label}}} {total(self.inputs, begun)}",
+            f"vllm:prompt_tokens_cached_total{{{label}}} {total(self.cached, begun)}",
+            f"vllm:generation_tokens_total{{{label}}} {total(self.outputs, ended)}",
+            f"vllm:iteration_tokens_total_count{{{label}}} {max(0.0, now - since + rounds * self.seconds) * 50}",
+            f'vllm:request_success_total{{{label},finished_reason="stop"}} {total(ones, ended)}',
             f"vllm:num_requests_running{{{label}}} {running.sum()}",
             f"vllm:num_requests_waiting{{{label}}} 0.0",
             f"vllm:kv_cache_usage_perc{{{label}}} {min(1.0, held / 800_000)}",
         ]
-        for name, values, bounds in (
-            ("time_to_first_token_seconds", (self.first - self.arrival)[begun], SECONDS),
-            ("request_time_per_output_token_seconds", per_token, PER_TOKEN),
-            ("request_prompt_tokens", self.inputs[ended], TOKENS),
-            ("request_generation_tokens", self.outputs[ended], TOKENS),
+        for name, values, of, bounds in (
+            ("time_to_first_token_seconds", self.first - self.arrival, begun, SECONDS),
+            ("request_time_per_output_token_seconds", per_token, several, PER_TOKEN),
+            ("request_prompt_tokens", self.inputs, ended, TOKENS),
+            ("request_generation_tokens", self.outputs, ended, TOKENS),
         ):
-            lines += [f'vllm:{name}_bucket{{{label},le="{bound}"}} {(values <= bound).sum()}' for bound in bounds]
-            lines.append(f'vllm:{name}_bucket{{{label},le="+Inf"}} {len(values)}')
+            counted = self.outputs > 1 if of is several else ones > 0
+            up_to = {f"{bound}": total(1.0 * (values <= bound)[counted], of[counted]) for bound in bounds}
+            number = total(ones[counted], of[counted])
+            lines += [f'vllm:{name}_bucket{{{label},le="{bound}"}} {count}' for bound, count in up_to.items()]
             lines += [
-                f"vllm:{name}_sum{{{label}}} {float(values.sum())!r}",
-                f"vllm:{name}_count{{{label}}} {len(values)}",
+                f'vllm:{name}_bucket{{{label},le="+Inf"}} {number}',
+                f"vllm:{name}_sum{{{label}}} {total(values[counted], of[counted])!r}",
+                f"vllm:{name}_count{{{label}}} {number}",
             ]
         return "\n".join(lines) + "\n"

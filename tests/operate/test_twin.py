@@ -5,6 +5,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +22,18 @@ from tokonomics.measure.meter.scrape import EngineSource
 from tokonomics.measure.meter.spans import BEYOND
 from tokonomics.measure.meter.state import MeterState, MeterTally
 from tokonomics.measure.meter.windows import WINDOW_S, ServedWindow, quantile
-from tokonomics.operate.expect import TERMS, WindowTraffic, in_buckets, lengths_in, trace_like, traffic_of
+from tokonomics.operate.expect import TERMS, KnownWindow, WindowTraffic, in_buckets, lengths_in, trace_like, traffic_of
 from tokonomics.operate.follow import AS_MODELLED, _taught
 from tokonomics.operate.learn import ForecastBand, TwinState, TwinWindow, WindowFigure, forecast, learn
 from tokonomics.operate.scoreboard import scoreboard
 from tokonomics.operate.twin import said_of
+from tokonomics.physics.steptime import decode_step
 from tokonomics.questions.twin import LiveTwin, named
+from tokonomics.serving.outcome import request_latencies
+from tokonomics.sizing.attempt import serve
+from tokonomics.sizing.load import load_of_requests
 from tokonomics.sizing.setup import Setup
+from tokonomics.traffic.slo import Latency
 
 FACTORS = {"decode": 1.12, "prefill": 1.08, "launch": 1.3, "request": 1.2}
 EVERY_S = 60.0
@@ -446,3 +452,56 @@ def test_an_engine_that_counts_no_requests_is_expected_by_its_tokens_and_the_tim
     (change,) = learn(state, window(6, 0.05), before, None).window.changes
     assert change.cause == "kernels"
     assert change.ratio == pytest.approx(2.5)
+
+
+def test_a_step_without_prompts_takes_what_the_step_model_says_of_the_answers_that_run() -> None:
+    setup = modelled()
+    traffic = WindowTraffic(requests_per_s=5.0, input_tokens=1000.0, output_tokens=200.0, hit_share=0.0)
+    found = KnownWindow(setup, traffic, {}).expected({})
+    assert found is not None
+    running = 5.0 * 199 * found.figures["tpot_s"]  # Little's law: each answer runs for 199 steps, some with prompts
+    with_longer = decode_step(setup.deployment, running, 1200)
+    assert found.figures["step_s"] == pytest.approx(float(with_longer), rel=0.02)
+    assert found.figures["step_s"] < found.figures["tpot_s"]  # which steps with prompts lengthen
+
+
+@pytest.mark.slow
+def test_a_neighbour_that_leaves_is_noticed_and_the_server_is_expected_as_before(tmp_path: Path) -> None:
+    setup = modelled()
+    beside = FACTORS | {"decode": 2.0, "prefill": 2.0}
+    clock, server = served(
+        setup,
+        [
+            Stretch(6 * WINDOW_S, 4, factors=FACTORS),
+            Stretch(3 * WINDOW_S, 4, factors=beside),
+            Stretch(3 * WINDOW_S, 4, factors=FACTORS),
+        ],
+        seed=4,
+    )
+    run(tmp_path / "meter.db", clock, server, setup, server.seconds + 120)
+    windows = windows_of(tmp_path / "meter.db")
+    ratios = {number_of(window): change.ratio for window in windows for change in window.changes}
+    assert {change.cause for window in windows for change in window.changes} == {"kernels"}
+    came, left = min(ratios), max(ratios)
+    assert (came in (6, 7), left in (9, 10)) == (True, True)
+    assert ratios[came] == pytest.approx(2.0 / 1.12, rel=0.1)
+    assert ratios[left] == pytest.approx(1.12 / 2.0, rel=0.1)
+    assert off(windows[left + 1 :], "tpot_s", "forecast") < 0.03
+
+
+def test_the_mean_of_a_window_scatters_as_means_of_simulated_windows_do() -> None:
+    """Forty windows of the same traffic, each drawn anew, under a load where requests wait for each other."""
+    setup = modelled()
+    traffic = WindowTraffic(requests_per_s=9.0, input_tokens=2500.0, output_tokens=200.0, hit_share=0.0, seconds=60.0)
+    found = KnownWindow(setup, traffic, {Counted.ttft_buckets: dict.fromkeys((*SECONDS, BEYOND), 0.0)}).expected({})
+    assert found is not None
+    waits = []
+    for seed in range(40):
+        trace = trace_like(traffic.model_copy(update={"seconds": 300.0}), 131_072, seed=seed)
+        served_alone, _ = serve(replace(setup, load=load_of_requests(trace)), 1, setup.max_sequences)
+        late = request_latencies(served_alone)[Latency.ttft]
+        within = (trace.arrival_s > 60) & (trace.arrival_s <= 120)
+        waits.append(float(late[within].mean()))
+    alone = np.std(np.log(waits), ddof=1)
+    # The simulated window is one of a few such, which scatters too: a little more than the windows themselves.
+    assert 0.6 * alone < found.scatter["ttft_s"] < 2.0 * alone

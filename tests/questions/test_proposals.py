@@ -97,6 +97,17 @@ def test_without_a_twin_the_range_of_its_class_is_shown_and_nothing_left_out(tmp
     assert "tokonomics twin" in shown.stdout
 
 
+def test_an_old_ledger_is_read_back_from_its_own_end(tmp_path: Path) -> None:
+    """It ended two months ago: the week that is asked for if nothing else is said is its last one."""
+    made = KnownServers(lambda at: 0.4, servers=4, usd_per_hour=1.5)
+    path = ledger_of(tmp_path / "m.db", made.windows(recent() - 60 * 86_400, HOURS), None, None)
+    found = asked(path).metered
+    assert found is not None
+    assert found.usd_per_month == pytest.approx(4 * 1.5 * 730)
+    with pytest.raises(BadInput, match="nothing was metered since then"):
+        asked(path, since="7d")
+
+
 def typed(path: Path | str, *more: str) -> list[str]:
     without = ",".join((*KNOBS, API, CLOCKS))
     words = ["levers", "llama-3.1-8b", "--gpu", "L40S", "--from", str(path), "--slo", SLO, "--without", without]

@@ -22,6 +22,7 @@ from tokonomics.measure.meter.spans import BEYOND, Buckets
 from tokonomics.measure.meter.windows import WINDOW_S, ServedWindow, quantile
 from tokonomics.physics.calibration import BARE, Correction, Profile, engine_of, using
 from tokonomics.physics.memory import max_sequences
+from tokonomics.physics.steptime import step_model
 from tokonomics.serving.outcome import request_latencies
 from tokonomics.sizing.attempt import serve
 from tokonomics.sizing.load import load_of_requests
@@ -33,7 +34,7 @@ from tokonomics.types import Noun
 FEWEST = 20
 """Requests of a window without which its latencies say little: the mean of 20 waits that scatter like exponential
 ones is off by a fifth."""
-_SIMULATED = (300, 3000)  # requests at the least and the most: the p99 of 3,000 has 30 requests beyond it
+_SIMULATED = (1000, 3000)  # requests at the least and the most: a p99 has ten to thirty requests beyond it
 _WARM = 0.1  # share of them, at the beginning, that finds an emptier server than the others
 _BATCHES = 10
 _BLOCK_TOKENS = 16  # of the engines' caches, as vLLM's default
@@ -148,53 +149,70 @@ def profile_of(setup: Setup, factors: Mapping[str, float], made: date = date.min
     return Profile(name="twin", made=made, command="tokonomics twin", corrections=(correction,))
 
 
-def expected(
-    setup: Setup, traffic: WindowTraffic, factors: Mapping[str, float], bounds: Mapping[Counted, Buckets]
-) -> Expectation | None:
-    """Simulate a window with this traffic; None if the server cannot serve it."""
-    trace = _known_trace(traffic.model_dump_json(), setup.deployment.model.max_context)
-    with using(profile_of(setup, factors)):
-        made, _ = serve(replace(setup, load=load_of_requests(trace)), 1, setup.max_sequences)
-    late = request_latencies(made)
-    of_steady = np.arange(len(made.trace)) >= _WARM * len(made.trace)
-    figures: dict[str, float] = {}
-    scatter: dict[str, float] = {}
-    for name, kind in ((Latency.ttft, Counted.ttft_buckets), (Latency.tpot, Counted.tpot_buckets)):
-        values = late[name][of_steady]
-        values = values[np.isfinite(values)]
-        if not len(values):
-            continue
-        figures[f"{name}_s"] = float(values.mean())
-        scatter[f"{name}_s"] = _scatter(values, max(1.0, traffic.requests_per_s * traffic.seconds))
-        sorted_in = in_buckets(values, bounds.get(kind, {}))
-        for percentile in (50, 99):
-            read = quantile(sorted_in, percentile / 100)
-            if read:
-                figures[f"{name}_p{percentile}_s"] = read
-    if not figures:
-        return None
-    served, requests = made.served, made.trace
-    stay_s = np.nan_to_num(served.finish_s - served.start_s)
-    held = requests.input_tokens * (1 - traffic.hit_share) + requests.output_tokens / 2
-    longest = float(np.mean(requests.input_tokens + requests.output_tokens))
-    capacity = max_sequences(setup.deployment, max(1, round(longest))) * longest
-    span_s = float(requests.arrival_s[-1]) or 1.0
-    if capacity > 0:
-        figures["kv_share"] = min(1.0, float((stay_s * held).sum()) / span_s / capacity)
-    return Expectation(figures, scatter)
+@dataclass(frozen=True)
+class KnownWindow:
+    """A window whose traffic is known, on a set-up: what it is expected to be under any factors."""
+
+    setup: Setup
+    traffic: WindowTraffic
+    bounds: Mapping[Counted, Buckets]  # histograms in whose buckets latencies are read
+
+    def expected(self, factors: Mapping[str, float]) -> Expectation | None:
+        """Simulate it; None if the server cannot serve such traffic."""
+        setup, traffic = self.setup, self.traffic
+        trace = _known_trace(traffic.model_dump_json(), setup.deployment.model.max_context)
+        with using(profile_of(setup, factors)):
+            made, _ = serve(replace(setup, load=load_of_requests(trace)), 1, setup.max_sequences)
+            steps = step_model(setup.deployment)
+        late = request_latencies(made)
+        of_steady = np.arange(len(made.trace)) >= _WARM * len(made.trace)
+        figures: dict[str, float] = {}
+        scatter: dict[str, float] = {}
+        for name, kind in ((Latency.ttft, Counted.ttft_buckets), (Latency.tpot, Counted.tpot_buckets)):
+            values = late[name][of_steady]
+            values = values[np.isfinite(values)]
+            if len(values) < 2:
+                continue
+            figures[f"{name}_s"] = float(values.mean())
+            alone = _independent(values, traffic.requests_per_s * traffic.seconds)
+            scatter[f"{name}_s"] = float(values.std(ddof=1) / values.mean()) / math.sqrt(alone)
+            sorted_in = in_buckets(values, self.bounds.get(kind, {}))
+            for percentile in (50, 99):
+                if read := quantile(sorted_in, percentile / 100):
+                    figures[f"{name}_p{percentile}_s"] = read
+                    scatter[f"{name}_p{percentile}_s"] = _quantile_scatter(sorted_in, percentile / 100, alone)
+        if not figures:
+            return None
+        served, requests = made.served, made.trace
+        stay_s = np.nan_to_num(served.finish_s - served.start_s)
+        held = requests.input_tokens * (1 - traffic.hit_share) + requests.output_tokens / 2
+        longest = float(np.mean(requests.input_tokens + requests.output_tokens))
+        capacity = max_sequences(setup.deployment, max(1, round(longest))) * longest
+        span_s = float(requests.arrival_s[-1]) or 1.0
+        answering = float(np.nan_to_num(served.finish_s - served.first_token_s).sum()) / span_s
+        figures["step_s"] = float(steps.decode(max(1.0, answering), longest))
+        if capacity > 0:
+            figures["kv_share"] = min(1.0, float((stay_s * held).sum()) / span_s / capacity)
+        return Expectation(figures, scatter)
 
 
-def _scatter(values: Floats, of_window: float) -> float:
-    """Return the relative standard error of the mean over a window, from the means of ten batches, one after the other.
+def _independent(values: Floats, of_window: float) -> float:
+    """Return how many independent values tell as much as a window's, and the simulation's, of their mean.
 
-    Requests that wait in one queue wait alike: as if they were independent, the error would be far too small.
+    Requests that wait in one queue wait alike: the means of ten batches, one after the other, scatter as much more.
     """
-    if len(values) < 2 * _BATCHES:
-        return float(values.std(ddof=1) / values.mean() / math.sqrt(of_window)) if len(values) > 1 else 1.0
-    means = [float(batch.mean()) for batch in np.array_split(values, _BATCHES)]
-    return (
-        float(np.std(means, ddof=1)) / float(values.mean()) / math.sqrt(len(means)) * math.sqrt(len(values) / of_window)
-    )
+    means = [float(batch.mean()) for batch in np.array_split(values, min(_BATCHES, len(values) // 2))]
+    alone = float(values.var(ddof=1)) / len(values)
+    alike = float(np.var(means, ddof=1)) / len(means) / alone if len(means) > 1 and alone > 0 else 1.0
+    together = 1 / (1 / max(1.0, of_window) + 1 / len(values))
+    return max(1.0, together / max(1.0, alike))
+
+
+def _quantile_scatter(sorted_in: Buckets, share: float, alone: float) -> float:
+    """Return how far a quantile of so many values scatters, as a share: that of its rank, which is binomial."""
+    away = math.sqrt(share * (1 - share) / alone)
+    low, high = (quantile(sorted_in, min(1.0, max(0.0, share + side * away))) for side in (-1, 1))
+    return math.log(high / low) / 2 if low and high else 1.0
 
 
 def in_buckets(values: Floats, like: Buckets) -> dict[float, float]:
@@ -244,6 +262,8 @@ def measured_figures(window: ServedWindow) -> dict[str, float]:
                 read = quantile(window.buckets.get(kind, {}), percentile / 100)
                 if read:
                     found[f"{name}_p{percentile}_s"] = read
+    if window.step_count >= FEWEST:
+        found["step_s"] = window.step_s / window.step_count
     if window.gauged_s > 0:
         found["kv_share"] = window.kv_share_s / window.gauged_s
     return {name: value for name, value in found.items() if math.isfinite(value)}

@@ -15,11 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokonomics.measure.calibrate import FACTORS, FAR_OFF, PRIOR, Term
-from tokonomics.measure.meter.readings import Counted
-from tokonomics.measure.meter.spans import Buckets
 from tokonomics.measure.meter.windows import WINDOW_S
-from tokonomics.operate.expect import TERMS, Expectation, WindowTraffic, expected
-from tokonomics.sizing.setup import Setup
+from tokonomics.operate.expect import TERMS, Expectation, KnownWindow
 from tokonomics.types import Noun
 from tokonomics.units import DAY_S
 
@@ -32,6 +29,10 @@ _ALARM_OF = {1: 15.1, 2: 18.4}  # squared, over one figure and over two: the chi
 LEAST_CHANGE = 0.1  # smaller changes are followed and not named (our choice)
 _PROBED = 0.1  # step of a term for its sensitivities
 _TRIED = (0.35, 0.5, 0.7, 0.85, 1.18, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0)  # factors of a sudden change, by steps of 1.4
+_CLOSER = (1.4**0.5, 1.4**0.25, 1.4**0.125)  # about the best of them: near a server's limit, a little is much
+_SUDDEN = math.log(
+    2.0
+)  # one deviation of a sudden factor's logarithm: the smaller explains before the larger (our choice)
 _DRIFT = 600.0 / DAY_S  # of a term's plausible variance, in a window
 _FURTHEST = math.log(FACTORS[0]), math.log(FAR_OFF)
 _CAUSES: dict[Cause, tuple[Term, ...]] = {
@@ -116,39 +117,74 @@ class Followed:
 
 def follow(
     terms: ServerTerms,
-    setup: Setup,
-    traffic: WindowTraffic,
-    bounds: Mapping[Counted, Buckets],
+    window: KnownWindow,
     measured: Mapping[str, float],
     expectation: Expectation,
     chance: Mapping[str, float],
+    before: ServerTerms | None = None,
+    *,
+    restarted: bool = False,
 ) -> Followed:
-    """Return the terms as a window teaches them; ``chance`` is by how much each figure is off as a rule."""
+    """Return the terms as a window teaches them.
+
+    ``chance`` is by how much each figure is off as a rule, beside its scatter; ``before`` are the terms before the
+    newest sudden change, to which a server may go back: at a restart, or when what slowed it down is gone.
+    """
     off = differences(measured, expectation.figures)
     names = [name for name in TAUGHT_BY if name in off]
     if not names:
         return Followed(terms, None, off)
-    noise = np.diag([math.hypot(chance[name], expectation.scatter.get(name, 0.0)) ** 2 for name in names])
-    slopes = _slopes(terms, setup, traffic, bounds, expectation)
+    seen = _Seen(window, measured, chance, names)
+    if restarted and before is not None and seen.misfit(before) < seen.misfit(terms):
+        terms = replace(terms, at=before.at)
+        expectation = window.expected(terms.factors) or expectation
+    off, slopes, noise = seen.off(expectation), _slopes(terms, window, expectation), seen.noise(expectation)
     missed, toward = np.array([off[name] for name in names]), np.array([slopes[name] for name in names])
     known = toward @ np.array(terms.covariance) @ toward.T + noise
     change = None
     if float(missed @ np.linalg.solve(known, missed)) > _ALARM_OF[len(names)]:
-        cause, factor = _likeliest(terms, setup, traffic, bounds, measured, noise, names)
-        moved = terms.times(factor, _CAUSES[cause])
-        found = expected(setup, traffic, moved.factors, bounds)
-        if found is not None and factor != 1.0:
-            before, terms, expectation = terms, moved.in_doubt(_CAUSES[cause]), found
-            off, slopes = differences(measured, found.figures), _slopes(terms, setup, traffic, bounds, found)
+        cause, moved = _likeliest(terms, seen, before)
+        found = window.expected(moved.factors)
+        if found is not None and moved.at != terms.at:
+            was, terms, expectation = terms, moved.in_doubt(_CAUSES[cause]), found
+            off, slopes, noise = seen.off(found), _slopes(terms, window, found), seen.noise(found)
             missed, toward = np.array([off[name] for name in names]), np.array([slopes[name] for name in names])
             terms, left = _taught(terms, missed, toward, noise, off, slopes)
             place = TERMS.index(_CAUSES[cause][0])
-            size = terms.at[place] - before.at[place]
+            size = terms.at[place] - was.at[place]
             if abs(size) > LEAST_CHANGE:
                 change = changed(cause, math.exp(size))
             return Followed(terms, change, left)
     terms, left = _taught(terms, missed, toward, noise, off, slopes)
     return Followed(terms, change, left)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What was measured of a window, beside what it is expected to be."""
+
+    window: KnownWindow
+    measured: Mapping[str, float]
+    chance: Mapping[str, float]
+    names: list[str]
+
+    def off(self, expectation: Expectation) -> dict[str, float]:
+        return differences(self.measured, expectation.figures)
+
+    def noise(self, expectation: Expectation) -> Array:
+        """Return the covariance of the figures that teach: they are off as a rule, and scatter."""
+        both = [math.hypot(self.chance[name], expectation.scatter.get(name, 0.0)) for name in self.names]
+        return np.diag(np.square(both))
+
+    def misfit(self, terms: ServerTerms) -> float:
+        """Return how unlikely these terms make the window: squared errors in their deviations."""
+        made = self.window.expected(terms.factors)
+        if made is None:
+            return math.inf
+        off, noise = self.off(made), np.diag(self.noise(made))
+        return float(
+            sum(off.get(name, 0.0) ** 2 / much + math.log(much) for name, much in zip(self.names, noise, strict=True))
+        )
 
 
 def _taught(
@@ -172,38 +208,34 @@ def _taught(
     return moved, {name: value - float(slopes[name] @ step) for name, value in off.items()}
 
 
-def _slopes(
-    terms: ServerTerms, setup: Setup, traffic: WindowTraffic, bounds: Mapping[Counted, Buckets], here: Expectation
-) -> dict[str, Array]:
+def _slopes(terms: ServerTerms, window: KnownWindow, here: Expectation) -> dict[str, Array]:
     """Return how each figure follows each term, both in logarithms, by simulation with one of them a tenth larger."""
     found = {name: np.zeros(len(TERMS)) for name in here.figures}
     for place, term in enumerate(TERMS):
-        moved = expected(setup, traffic, terms.times(1 + _PROBED, (term,)).factors, bounds)
+        moved = window.expected(terms.times(1 + _PROBED, (term,)).factors)
         for name, value in moved.figures.items() if moved else ():
             if name in found:
                 found[name][place] = (forth(name, value) - forth(name, here.figures[name])) / math.log1p(_PROBED)
     return found
 
 
-def _likeliest(
-    terms: ServerTerms,
-    setup: Setup,
-    traffic: WindowTraffic,
-    bounds: Mapping[Counted, Buckets],
-    measured: Mapping[str, float],
-    noise: Array,
-    names: list[str],
-) -> tuple[Cause, float]:
-    """Return the cause and the factor that explain a window best, plausible factors before others."""
-    best: tuple[float, Cause, float] = (math.inf, "kernels", 1.0)
+def _likeliest(terms: ServerTerms, seen: _Seen, before: ServerTerms | None) -> tuple[Cause, ServerTerms]:
+    """Return the cause that explains a window best, and the terms with it: a sudden factor, or what was before."""
+
+    def cost(cause: Cause, factor: float) -> float:
+        return seen.misfit(terms.times(factor, _CAUSES[cause])) + (math.log(factor) / _SUDDEN) ** 2
+
+    best: tuple[float, Cause, ServerTerms] = (math.inf, "kernels", terms)
     for cause, moved in _CAUSES.items():
-        for factor in _TRIED:
-            made = expected(setup, traffic, terms.times(factor, moved).factors, bounds)
-            if made is None:
-                continue
-            off = differences(measured, made.figures)
-            missed = np.array([off.get(name, 0.0) for name in names])
-            unlikely = (math.log(factor) / PRIOR[moved[0]]) ** 2
-            cost = float(missed @ np.linalg.solve(noise, missed)) + unlikely
-            best = min(best, (cost, cause, factor))
+        least, factor = min((cost(cause, factor), factor) for factor in _TRIED)
+        for step in _CLOSER:
+            least, factor = min(
+                (least, factor), *((cost(cause, near), near) for near in (factor / step, factor * step))
+            )
+        best = min(best, (least, cause, terms.times(factor, moved)), key=lambda tried: tried[0])
+    if before is not None and seen.misfit(before) < best[0]:
+        apart = {
+            cause: abs(before.at[TERMS.index(of[0])] - terms.at[TERMS.index(of[0])]) for cause, of in _CAUSES.items()
+        }
+        return max(apart, key=lambda cause: apart[cause]), replace(terms, at=before.at)
     return best[1], best[2]

@@ -115,15 +115,16 @@ def metered_run(request: Runs, deployment: Deployment, listener: Listener) -> Me
     """Return what is known of the servers of the requested model."""
     source = str(request.start).strip()
     _refuse_others(request)
-    since = _since(request)
     if split_address(source):
-        windows = _asked_of_prometheus(request, source, since, deployment, listener)
+        windows = _asked_of_prometheus(request, source, _since(request, time.time()), deployment, listener)
         return MeteredRun(source, _of_model(windows, deployment.model, source, listener), {}, None)
     if request.query is not None:
         fix = f"Give its address: {option('start', 'http://prometheus:9090')}."
         raise BadInput("is for a Prometheus", field="query", fix=fix)
     path = default_ledger() if source in (TWIN, LEDGER) else Path(source)
     with _opened(path) as book, book.snapshot():
+        extent = book.extent()
+        since = _since(request, min(time.time(), extent[1]) if extent else time.time())
         windows = _windows(book, since)
         servers = _of_model(windows, deployment.model, shorten(str(path), 200), listener)
         boards = scoreboard(one for one in said_of(book, since, time.time()) if one.model == servers.model)
@@ -148,10 +149,10 @@ def _is_of(said: TwinWindow, servers: MeteredServers) -> bool:
     return said.model == servers.model and said.target in servers.targets
 
 
-def _since(request: Runs) -> float:
-    """Return where to begin: at a whole hour, so that a week has all of its hours."""
+def _since(request: Runs, until: float) -> float:
+    """Return where to begin: at a whole hour, so that a week has all of its hours; if not asked, before ``until``."""
     now = time.time()
-    first = instant(request.since or _LAST, now, "since")
+    first = instant(request.since, now, "since") if request.since else instant(_LAST, until, "since")
     if first >= now:
         raise BadInput("is not in the past", field="since", fix="Such as 7d, or 2026-11-08.")
     return first // SECONDS_PER_HOUR * SECONDS_PER_HOUR

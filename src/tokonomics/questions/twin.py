@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
@@ -82,7 +83,10 @@ def twin_asked(request: TwinRequest) -> tuple[MeterSettings, Setup | None]:
     if window_s < 4 * settings.every_s:
         fix = f"Add {option('every', f'{window_s / 4:g}s')}."
         raise BadInput("holds fewer than four readings", field="window", fix=fix)
-    return replace(settings, window_s=window_s, in_buckets=True), setup
+    if request.engine_log is not None and (len(settings.urls) != 1 or settings.prometheus is not None):
+        raise BadInput("is of one server", field="engine_log", fix="Name the address of that server alone.")
+    log = None if request.engine_log is None else Path(request.engine_log)
+    return replace(settings, window_s=window_s, in_buckets=True, engine_log=log), setup
 
 
 def _setup(request: TwinRequest) -> Setup | None:

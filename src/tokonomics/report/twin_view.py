@@ -17,8 +17,8 @@ _TITLES = {
     "requests_per_s": "requests a second", "tokens_per_s": "tokens a second", "input_tokens": "tokens of a prompt",
     "output_tokens": "tokens of an answer", "hit_share": "prompt tokens cached", "ttft_s": "TTFT, mean",
     "ttft_p50_s": "TTFT p50", "ttft_p99_s": "TTFT p99", "tpot_s": "TPOT, mean", "tpot_p50_s": "TPOT p50",
-    "tpot_p99_s": "TPOT p99", "prompt_token_s": "a prompt token", "kv_share": "KV cache in use",
-    "usd_per_mtok": "$/Mtok",
+    "tpot_p99_s": "TPOT p99", "prompt_token_s": "a prompt token", "step_s": "a step without prompts",
+    "kv_share": "KV cache in use", "usd_per_mtok": "$/Mtok",
 }  # fmt: skip
 _TERMS = {"decode": "decode kernels", "prefill": "prompt kernels", "launch": "launches",
           "request": "a request's time outside steps"}  # fmt: skip

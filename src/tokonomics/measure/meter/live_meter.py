@@ -10,6 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from pathlib import Path
 
 from tokonomics.errors import TokonomicsError, option
 from tokonomics.measure.meter.ledger import Drawn, Ledger, Mark, joined_row
@@ -59,6 +60,7 @@ class MeterSettings:
     usd_per_kwh: float | None = None
     budgets: Sequence[MonthlyBudget] = ()
     window_s: float = WINDOW_S
+    engine_log: Path | None = None  # of the one server, if it logs its steps
     in_buckets: bool = False
     """Also ask a Prometheus for histograms, which an engine's own page has anyway, and servers for their versions."""
 

@@ -44,6 +44,9 @@ class Counted(StrEnum):
     tpot_s = "tpot_s"
     tpot_count = "tpot_count"
     prompt_s = "prompt_s"  # seconds of computing prompts
+    step_s = "step_s"  # of steps without prompts, if they are logged
+    step_count = "step_count"
+    step_answers = "step_answers"  # that ran in them
     ttft_buckets = "ttft_buckets"
     tpot_buckets = "tpot_buckets"
     input_buckets = "input_buckets"

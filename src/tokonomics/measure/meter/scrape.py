@@ -24,6 +24,7 @@ from tokonomics.addresses import host_of, shown_address, split_address
 from tokonomics.errors import BadInput, TokonomicsError, option, shorten
 from tokonomics.measure.meter import engines
 from tokonomics.measure.meter.readings import Clock, Counted, Missed, Reading, body_of
+from tokonomics.measure.meter.step_log import StepLog
 
 if TYPE_CHECKING:
     import aiohttp
@@ -83,8 +84,10 @@ class EngineSource:
         labels: Mapping[str, str] | None = None,
         at_once: asyncio.Semaphore | None = None,
         asks_build: bool = False,
+        steps: StepLog | None = None,
     ) -> None:
         """With ``asks_build``, a server is asked for its version whenever another process answers."""
+        self._steps = steps
         self.name, self.labels, self._session, self._clock = address, labels or {}, session, clock
         self._at_once = at_once or asyncio.Semaphore(AT_ONCE)
         self._page: str | None = None
@@ -98,6 +101,8 @@ class EngineSource:
             readings = self._readings(*await self._get(self._page)) if self._page else await self._first()
             if self._asks_build:
                 readings = await self._with_build(readings)
+            if self._steps is not None:
+                readings = self._steps.beside(readings)
             if len(readings) > 1 or readings[0].model:
                 return readings
             engine, tokens = readings[0].engine, readings[0].total(Counted.input_total)

@@ -20,6 +20,7 @@ from tokonomics.measure.meter.readings import Clock, Source, SystemClock
 from tokonomics.measure.meter.scrape import AT_ONCE, EngineSource, address_of, authorization, on_loopback
 from tokonomics.measure.meter.spending import labels_of
 from tokonomics.measure.meter.state import MeterState
+from tokonomics.measure.meter.step_log import StepLog
 from tokonomics.units import plural
 
 if TYPE_CHECKING:
@@ -52,9 +53,10 @@ async def _run(asked: MeterSettings, ledger: Ledger, show: Show, say: Say, besid
     # No limit here: waiting for a connection would count against a server's time to answer.
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=max(15.0, 2 * asked.every_s))
     at_once = asyncio.Semaphore(AT_ONCE)
+    steps = None if asked.engine_log is None else StepLog(asked.engine_log)
     async with aiohttp.ClientSession(connector=connector, headers=authorization()) as session:
         sources: list[Source] = [
-            EngineSource(address, session, clock, labels_of(address, asked.labels), at_once, asked.in_buckets)
+            EngineSource(address, session, clock, labels_of(address, asked.labels), at_once, asked.in_buckets, steps)
             for address in addresses
         ]
         fleet = _fleet(asked, clock, ledger)

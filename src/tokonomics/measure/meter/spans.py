@@ -18,7 +18,7 @@ turn are not counted again and again.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -53,6 +53,9 @@ class Glimpse:
     tpot_s: float = 0.0
     tpot_count: float = 0.0
     prompt_s: float = 0.0
+    step_s: float = 0.0
+    step_count: float = 0.0
+    step_answers: float = 0.0
     watched_s: float = 0.0  # of the server, whatever models share it
     gauged_s: float = 0.0  # seconds for which the gauges below are known
     kv_share_s: float = 0.0
@@ -60,6 +63,7 @@ class Glimpse:
     waiting_s: float = 0.0
     buckets: Mapping[Counted, Buckets] = field(default_factory=dict)
     started: float | None = None
+    is_another: bool = False  # another process than before, as far as that is known without its start
     states: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -101,7 +105,8 @@ class PaidTime:
 _COUNTS = ("input_total", "input_cached", "output", "answered", "failed", "preempted", "ttft_s", "ttft_count")
 _SHARED = ("seconds", "usd", "server_s", "busy_s", "failed_s", "running_s", "running_seen_s")
 SUMS = (*_SHARED, *_COUNTS)  # added up when two spans become one
-_FOR_WINDOWS = (*BUCKETS, Counted.tpot_s, Counted.tpot_count, Counted.prompt_s)
+STEPS = (Counted.step_s, Counted.step_count, Counted.step_answers)
+_FOR_WINDOWS = (*BUCKETS, Counted.tpot_s, Counted.tpot_count, Counted.prompt_s, *STEPS)
 _WORK = (Counted.work, Counted.input_total, Counted.output, Counted.answered, Counted.failed, Counted.preempted)
 
 
@@ -121,7 +126,7 @@ class ReadingChange(NamedTuple):
     now: Reading
     counted: Mapping[Counted, float]
     carried: Reading  # ``now``, as the base of the next reading
-    series: Mapping[Counted, Series] = {}  # what each series of a histogram counted
+    series: Mapping[Counted, Series] | None = {}  # what each series of a histogram counted; None: nobody read
     fell: str | None = None  # the first counter that fell without a restart, in words
     is_another: bool = False  # another process answered: it says so, runs another engine, or counts from 0 again
 
@@ -133,25 +138,16 @@ def spans_between(changes: Sequence[ReadingChange], stretch: Stretch) -> list[Pa
     ]
     total = sum(tokens)
     shares = [own / total if total > 0 else 1 / len(tokens) for own in tokens]
-    return [
-        _span(change.before, change.now, change.counted, stretch, share, change.series)
-        for change, share in zip(changes, shares, strict=True)
-    ]
+    return [_span(change, stretch, share) for change, share in zip(changes, shares, strict=True)]
 
 
 def empty_spans(last: Sequence[Reading], stretch: Stretch) -> list[PaidTime]:
     """Return paid time about which nothing is known."""
-    return [_span(None, reading, {}, stretch, 1 / len(last)) for reading in last]
+    return [_span(ReadingChange(None, reading, {}, reading, None), stretch, 1 / len(last)) for reading in last]
 
 
-def _span(
-    before: Reading | None,
-    now: Reading,
-    counted: Mapping[Counted, float],
-    stretch: Stretch,
-    share: float,
-    series: Mapping[Counted, Series] | None = None,
-) -> PaidTime:
+def _span(change: ReadingChange, stretch: Stretch, share: float) -> PaidTime:
+    before, now, counted = change.before, change.now, change.counted
     watched, _, seconds, usd_per_hour = stretch
     readings = [reading for reading in (before, now) if reading is not None]
     busy_s = _busy_s(readings, counted, seconds) * share if watched is WatchedSpan.seen else 0.0
@@ -168,24 +164,19 @@ def _span(
         running_s=sum(gauges) / len(gauges) * seconds if known else 0.0,
         running_seen_s=busy_s if known else 0.0,
         labels=now.labels,
-        glimpse=None if series is None else glimpse(readings, counted, series, seconds, watched),
+        glimpse=None if change.series is None else glimpse(change, seconds, watched),
         **{name: counted.get(Counted(name), 0.0) for name in _COUNTS},  # type: ignore[arg-type]
     )
 
 
-def glimpse(
-    readings: Iterable[Reading],
-    counted: Mapping[Counted, float],
-    series: Mapping[Counted, Mapping[str, float]],
-    seconds: float,
-    watched: WatchedSpan,
-) -> Glimpse:
+def glimpse(change: ReadingChange, seconds: float, watched: WatchedSpan) -> Glimpse:
     """Return what an interval between readings adds; histograms as their buckets alone, not cumulative."""
-    *_, now = listed = list(readings)
+    now, counted, series = change.now, change.counted, change.series or {}
+    listed = [reading for reading in (change.before, now) if reading is not None]
     used = [reading.kv_share for reading in listed if reading.kv_share is not None]
     waiting = [reading.waiting for reading in listed if reading.waiting is not None]
     return Glimpse(
-        **{name: counted.get(Counted(name), 0.0) for name in ("tpot_s", "tpot_count", "prompt_s")},
+        **{name: counted.get(Counted(name), 0.0) for name in ("tpot_s", "tpot_count", "prompt_s", *STEPS)},
         watched_s=seconds if watched is WatchedSpan.seen else 0.0,
         gauged_s=seconds if used else 0.0,
         kv_share_s=sum(used) / len(used) * seconds if used else 0.0,
@@ -193,6 +184,7 @@ def glimpse(
         waiting_s=sum(waiting) / len(waiting) * seconds if waiting else 0.0,
         buckets={kind: found for kind in BUCKETS if (found := _in_buckets(series.get(kind, {})))},
         started=now.started,
+        is_another=change.is_another and now.started is None,
         states=now.states,
     )
 

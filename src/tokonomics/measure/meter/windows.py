@@ -11,7 +11,7 @@ from dataclasses import replace
 from pydantic import Field, field_serializer
 
 from tokonomics.measure.meter.readings import Counted
-from tokonomics.measure.meter.spans import BEYOND, Buckets, Glimpse, PaidTime, cut_every, tally
+from tokonomics.measure.meter.spans import BEYOND, STEPS, Buckets, Glimpse, PaidTime, cut_every, tally
 from tokonomics.measure.meter.state import MeterTally
 from tokonomics.types import Noun
 
@@ -30,6 +30,9 @@ class ServedWindow(Noun):
     tpot_s: float = 0.0
     tpot_count: float = 0.0
     prompt_s: float = 0.0
+    step_s: float = 0.0
+    step_count: float = 0.0
+    step_answers: float = 0.0
     watched_s: float = 0.0
     gauged_s: float = 0.0
     kv_share_s: float = 0.0
@@ -133,13 +136,13 @@ def with_glimpse(window: ServedWindow, seen: Glimpse | None, sums: MeterTally) -
             "kv_peak": max(window.kv_peak, seen.kv_peak),
             "buckets": _together(window.buckets, seen.buckets),
             "started": seen.started if seen.started is not None else window.started,
-            "restarts": window.restarts + restarted,
+            "restarts": window.restarts + (restarted or seen.is_another),
             "states": dict(seen.states) or window.states,
         }
     )
 
 
-_ADDED = ("tpot_s", "tpot_count", "prompt_s", "watched_s", "gauged_s", "kv_share_s", "waiting_s")
+_ADDED = ("tpot_s", "tpot_count", "prompt_s", *STEPS, "watched_s", "gauged_s", "kv_share_s", "waiting_s")
 
 
 def joined(one: ServedWindow, other: ServedWindow, start: float) -> ServedWindow:

@@ -510,13 +510,19 @@ class TwinRequest(MeterWatchRequest, Layout):  # type: ignore[misc]  # the plugi
       tokonomics twin report --since 1d --chart twin.png
     """
 
-    FIRST = ("urls", "model", "started_with", "window")
+    FIRST = ("urls", "model", "started_with", "engine_log", "window")
 
     model: Text | None = declared(A_MODEL, kind=Kind.MODEL, without="nothing is simulated", example="llama-3.1-8b")
     started_with: Text | None = declared(
         "The command that started the servers: its flags are simulated.",
         without="the engine's defaults",
         example="vllm serve meta-llama/Llama-3.1-8B-Instruct --max-num-seqs 64",
+    )
+    engine_log: Text | None = declared(
+        "The log of the server, if it logs its steps (vLLM 0.26: --enable-logging-iteration-details).",
+        kind=Kind.FILE,
+        without="steps are not read",
+        example="vllm.log",
     )
     window: Text = declared("How long a window is: 10m, 1h.", "10m")
 
