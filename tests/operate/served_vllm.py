@@ -117,7 +117,7 @@ class ServedVllm:
         def total(values: Floats, of: NDArray[np.bool_]) -> float:
             return float(values[of].sum()) + rounds * float(values.sum())
 
-        ones = np.ones(len(self.arrival))
+        ones: Floats = np.ones(len(self.arrival))
         lines = [
             f"process_start_time_seconds {float(self.began + since)!r}",
             f'vllm:cache_config_info{{cache_dtype="{dtype}",engine="0",num_gpu_blocks="50000"}} 1.0',
@@ -137,7 +137,7 @@ class ServedVllm:
             ("request_generation_tokens", self.outputs, ended, TOKENS),
         ):
             counted = self.outputs > 1 if of is several else ones > 0
-            up_to = {f"{bound}": total(1.0 * (values <= bound)[counted], of[counted]) for bound in bounds}
+            up_to = {f"{bound}": total((values <= bound)[counted].astype(np.float64), of[counted]) for bound in bounds}
             number = total(ones[counted], of[counted])
             lines += [f'vllm:{name}_bucket{{{label},le="{bound}"}} {count}' for bound, count in up_to.items()]
             lines += [

@@ -242,7 +242,7 @@ def forecast(state: TwinState, like: ServedWindow, start: float, setup: Setup | 
         )  # fmt: skip
         made["tokens_per_s"] = traffic.tokens_per_s
         if found := _expectation(state, like, traffic, setup):
-            made |= found.figures
+            made |= {name: value for name, value in found.figures.items() if name != "step_s" or like.step_count}
             scatter = found.scatter
     if made.get("tokens_per_s") and like.sums.usd > 0 and like.sums.seconds > 0:
         made["usd_per_mtok"] = like.sums.usd / like.sums.seconds / made["tokens_per_s"] * TOKENS_PER_MTOK
