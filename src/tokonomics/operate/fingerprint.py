@@ -47,6 +47,7 @@ _PART = 4  # no probe may take more than one in so many parts of a round's time;
 _FAR = 1.5  # a value above this factor times its probe's median is taken again
 _SURE_TO_FIT = 0.97  # share of the server's limit: prompts are only about as long as asked for
 ANSWER = 33  # tokens of an answer whose steps are timed: 32 steps
+_LATER = 2  # of so many answers at once, the last begins about one step after the one before (H200: 1.2 ms, steps of 5)
 _LONG_ANSWER = 1024  # tokens of answers beside which prompts are sent; they are broken off afterwards
 _BESIDE = 4  # prompts sent one after another beside running answers
 _TOGETHER = 0.5  # share of the steps that all answers must run together
@@ -85,9 +86,14 @@ class Probe(Noun):
         return self.users + (self.kind is ProbeKind.beside)
 
     @property
+    def answer(self) -> int:
+        """Return the tokens of its answers; many at once begin one after another, and have to run together then."""
+        return ANSWER + self.users // _LATER if self.kind is ProbeKind.decode else 1
+
+    @property
     def longest(self) -> int:
         """Return the tokens of its longest request."""
-        return self.prompt_tokens + (ANSWER if self.kind is ProbeKind.decode else 1)
+        return self.prompt_tokens + self.answer
 
     @property
     def work(self) -> int:
@@ -402,7 +408,7 @@ class _Taking:
         return max(reply.end_s for reply in replies) - min(reply.sent_s for reply in replies)
 
     async def _decode(self, probe: Probe) -> float:
-        asked = [self.prompts.request(probe.prompt_tokens, ANSWER) for _ in range(probe.users)]
+        asked = [self.prompts.request(probe.prompt_tokens, probe.answer) for _ in range(probe.users)]
         return step_s(await self._together(probe, asked))
 
     async def _beside(self, probe: Probe) -> float:

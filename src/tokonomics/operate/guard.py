@@ -245,7 +245,10 @@ def _steps(pair: _Pair) -> _Steps:
         is_decode, is_beside = probe.kind is ProbeKind.decode, probe.kind is ProbeKind.beside
         tokens = probe.prompt_tokens * (probe.users if probe.kind is not ProbeKind.beside else 1)
         short = Probe(kind=ProbeKind.decode, prompt_tokens=SHORT, users=probe.users)
-        waits_s = _WAITED_STEPS * took.get(short, one) if is_beside else 0.0
+        waited_s = _WAITED_STEPS * took.get(short, one) if is_beside else 0.0
+        if is_beside and probe.prompt_tokens in alone:  # measured: it is half a step, or more if steps are planned ahead
+            waited_s = max(0.0, value - alone[probe.prompt_tokens])
+        waits_s = waited_s
         step_s = value if is_decode else max(0.0, value - request_s - waits_s)
         computed_s = max(0.0, alone.get(tokens, 0.0) - fixed_s) if probe.kind is ProbeKind.again else 0.0
         if computed_s and value - fixed_s < computed_s / 2:  # found in the cache, but for its end

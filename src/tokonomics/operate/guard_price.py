@@ -17,7 +17,7 @@ from tokonomics.errors import TokonomicsError
 from tokonomics.measure.calibrate import calibrate
 from tokonomics.measure.evidence import Evidence
 from tokonomics.measure.measurements import Measurement, Metric, Mode, RunFacts
-from tokonomics.operate.fingerprint import ANSWER, PROBES, SHORT, Fingerprint, ProbeKind
+from tokonomics.operate.fingerprint import PROBES, SHORT, Fingerprint, ProbeKind
 from tokonomics.operate.guard import BuildChange, TermChange
 from tokonomics.operate.replay_rate import simulated_rate
 from tokonomics.physics.calibration import Correction, Profile, active, using
@@ -103,7 +103,7 @@ def measurements(mark: Fingerprint, deployment: Deployment) -> Iterator[Measurem
         if probe.kind is ProbeKind.prompt:
             load = {"mode": Mode.fixed_concurrency, "metric": Metric.ttft_s, "output_tokens": 1}
         elif probe.kind is ProbeKind.decode and probe.prompt_tokens == SHORT:
-            load = {"mode": Mode.fixed_batch, "metric": Metric.tpot_s, "output_tokens": ANSWER}
+            load = {"mode": Mode.fixed_batch, "metric": Metric.tpot_s, "output_tokens": probe.answer}
         else:
             continue
         yield Measurement(
