@@ -126,15 +126,15 @@ def steps_of(pair: ProbePair) -> ProbeSteps:
     took = dict(zip(pair.probes, pair.before.tolist(), strict=True))
     alone = {probe.prompt_tokens: value for probe, value in took.items() if probe.kind is ProbeKind.prompt}
     fixed_s = _intercept({tokens: value for tokens, value in alone.items() if tokens <= _LINE_TO} or alone)
-    one = took.get(_answers(1), 0.0)
-    request_s = max(0.0, fixed_s - one)
+    answers = {probe.users: took[probe] for probe in took if probe == _answers(probe.users)} or {1: 0.0}
+    request_s = max(0.0, fixed_s - answers.get(1, 0.0))
     short_s = max(0.0, min(alone.values(), default=0.0) - request_s)  # the step of a short prompt
-    waits = _waits(took, alone)
+    waits = _waits(took, alone, answers)
     rows = []
     for probe, value in took.items():
         is_decode, is_beside = probe.kind is ProbeKind.decode, probe.kind is ProbeKind.beside
         tokens = probe.prompt_tokens * (1 if is_beside else probe.users)
-        waited_step_s = took.get(_answers(probe.users), one) if is_beside else 0.0
+        waited_step_s = _step_of(probe.users, answers) if is_beside else 0.0
         step_s = value if is_decode else max(0.0, value - request_s - waits * waited_step_s)
         computed_s = max(0.0, alone.get(tokens, 0.0) - fixed_s) if probe.kind is ProbeKind.again else 0.0
         if computed_s and value - fixed_s < computed_s / 2:  # found in the cache, but for its end
@@ -156,15 +156,21 @@ def _answers(users: int) -> Probe:
     return Probe(kind=ProbeKind.decode, prompt_tokens=SHORT, users=users)
 
 
-def _waits(took: dict[Probe, float], alone: dict[int, float]) -> float:
+def _step_of(users: int, answers: dict[int, float]) -> float:
+    """Return the step of so many answers, between those that were timed."""
+    return float(np.interp(users, list(answers), list(answers.values())))
+
+
+def _waits(took: dict[Probe, float], alone: dict[int, float], answers: dict[int, float]) -> float:
     """Return how many decode steps a prompt waits for beside answers: half a step, or more where steps are planned ahead.
 
     The median over the probes that tell: a prompt beside answers, less the same prompt alone.
     """
     told = [
-        (value - alone[probe.prompt_tokens]) / took[_answers(probe.users)]
+        (value - alone[probe.prompt_tokens]) / step_s
         for probe, value in took.items()
-        if probe.kind is ProbeKind.beside and probe.prompt_tokens in alone and _answers(probe.users) in took
+        if probe.kind is ProbeKind.beside and probe.prompt_tokens in alone
+        if (step_s := _step_of(probe.users, answers)) > 0
     ]
     return max(_WAITED_STEPS, float(np.median(told))) if told else _WAITED_STEPS
 
@@ -252,6 +258,7 @@ class Explanation:
     errors: tuple[float, ...] = ()
     effects: tuple[float, ...] = ()  # the largest on a probe
     least: LeastStep | None = None
+    with_prompts_s: float | None = None  # the least time of steps with prompts, if they have one of their own
     left: Array | None = None  # of the changes, what is not explained
     loss: float = math.inf
 
@@ -361,7 +368,7 @@ def _fitted(
 
     if least is None:
         sizes, errors, left, loss, _ = fit(none)
-        return Explanation(linear, tuple(sizes), tuple(errors), tuple(largest(sizes)), None, left, loss)
+        return Explanation(linear, tuple(sizes), tuple(errors), tuple(largest(sizes)), left=left, loss=loss)
 
     def loss_at(offset: Array) -> float:
         return fit(offset).loss if linear else _loss(pair.excess - offset, pair.weights)
@@ -385,7 +392,8 @@ def _fitted(
     whole = sum((group.added(at) for group, at in zip(groups, times, strict=True)), none)
     sizes, _, left, loss, _ = fit(whole)
     terms, most = (*linear, least.term), (*largest(sizes), float(whole.max()))
-    return Explanation(terms, (*sizes, times[0]), tuple(errors[: len(terms)]), most, least, left, loss)
+    own_s = next((at for group, at in zip(groups, times, strict=True) if group.has_prompts), None)
+    return Explanation(terms, (*sizes, times[0]), tuple(errors[: len(terms)]), most, least, own_s, left, loss)
 
 
 @dataclass(frozen=True)
@@ -397,6 +405,7 @@ class _StepGroup:
     waits: Array  # such steps that a prompt waits for
     waited_step_s: Array
     share: Array  # a second of each probe
+    has_prompts: bool
 
     def added(self, least_s: float) -> Array:
         """Return what a least time of these steps adds to each probe, as a share of what it took."""
@@ -416,8 +425,10 @@ def _groups(pair: ProbePair, had: ProbeSteps, least: LeastStep) -> list[_StepGro
     """
     prompts, none = had.requests > 0, np.zeros(len(pair.probes))
     if least.term == "launch":  # in captured pieces up to so many tokens, kernel by kernel above
-        chosen = [(prompts & within, none) for within in (had.tokens <= CAPTURED, had.tokens > CAPTURED)]
+        few = had.tokens <= CAPTURED
+        chosen = [(prompts & few, none, True), (prompts & ~few, none, True)]
     else:
-        larger = had.tokens > least.above_tokens
-        chosen = [(larger & ~prompts, had.waits * (had.waited_tokens > least.above_tokens)), (larger & prompts, none)]
-    return [_StepGroup(own, had.step_s, waits, had.waited_step_s, 1 / pair.before) for own, waits in chosen]
+        larger, waits = had.tokens > least.above_tokens, had.waits * (had.waited_tokens > least.above_tokens)
+        chosen = [(larger & ~prompts, waits, False), (larger & prompts, none, True)]
+    share = 1 / pair.before
+    return [_StepGroup(own, had.step_s, waits, had.waited_step_s, share, which) for own, waits, which in chosen]

@@ -63,6 +63,7 @@ class TermChange(Noun):
     high: float
     above_tokens: NonNegativeInt | None = None  # of graphs: steps of more tokens than this
     before_s: float | None = None  # of launches: the least time of such a step before
+    longer_s: float | None = None  # of graphs: what the shortest step with prompts takes longer
     effect: float  # the largest on any probe, as a share of what it took; negative if faster
     said: str
 
@@ -173,6 +174,7 @@ _SAID: dict[Term, str] = {
 def _named(pair: ProbePair, found: Explanation) -> Iterator[TermChange]:
     """Yield each term found with its size as people say it: a factor, seconds, a share; all their intervals hold."""
     had, chance = steps_of(pair), FALSE_ALARMS / max(1, len(found.terms))
+    shortest_s = had.step_s[had.requests > 0].min(initial=math.inf)
     deviations = float(reach(chance, float(np.median(pair.freedom))))
     for place, term in enumerate(found.terms):
         size, away = found.sizes[place], deviations * found.errors[place]
@@ -184,7 +186,8 @@ def _named(pair: ProbePair, found: Explanation) -> Iterator[TermChange]:
             low=size - away,
             high=size + away,
             above_tokens=found.least.above_tokens if term == "graphs" and found.least else None,
-            before_s=had.step_s[had.requests > 0].min(initial=math.inf) if term == "launch" else None,
+            before_s=shortest_s if term == "launch" else None,
+            longer_s=found.with_prompts_s - shortest_s if term == "graphs" and found.with_prompts_s else None,
             effect=found.effects[place],
             said=_said(term, size, found.least.above_tokens if found.least else 0),
         )
