@@ -115,7 +115,9 @@ def main() -> None:
     print(f"equal builds: {alike['alarms']} alarms in {alike['pairs']} pairs, medians {alike['medians']}")
     for row in result["changes"]:
         print(f"{row['build']}: {row['verdict']}, {row['said'] or row['told']}, cause {row['cause_named']}")
-        print(f"   rates simulated {row['simulated']}, measured {row['measured']}, off {100 * row['change_off']:+.1f} %")
+        print(
+            f"   rates simulated {row['simulated']}, measured {row['measured']}, off {100 * row['change_off']:+.1f} %"
+        )
 
 
 if __name__ == "__main__":

@@ -40,7 +40,9 @@ _LEAST_TIMES = 60  # values tried for the least time of a step, before the best 
 _PART, _WHOLE = 0.1, 0.5
 """Shares of the changes that each term, and all together, have to explain to be named; our choice."""
 _LARGEST = 50.0  # of a logarithm, so that its exponential is a number
-_WAITED_STEPS = 0.5  # a prompt that arrives beside running answers waits for half of one of their steps, if none is ahead
+_WAITED_STEPS = (
+    0.5  # a prompt that arrives beside running answers waits for half of one of their steps, if none is ahead
+)
 _DRIFT = 0.5
 """Deviation by which all requests of a server drift together from one fingerprint to the next, of their deviation from
 round to round: five fingerprints of one vLLM on an H200 (``benchmarks/data/vllm_h200_guard.json.gz``) differed by 0.45

@@ -14,10 +14,20 @@ import numpy as np
 from pydantic import NonNegativeInt, PositiveFloat
 
 from tokonomics.errors import shorten
-from tokonomics.operate.build_terms import Explanation, ProbePair, Term, effects, explained, pair_of, reach, steps_of, tests
+from tokonomics.operate.build_terms import (
+    Explanation,
+    ProbePair,
+    Term,
+    effects,
+    explained,
+    pair_of,
+    reach,
+    steps_of,
+    tests,
+)
 from tokonomics.operate.fingerprint import AT_ONCE, TOO_FAR_APART, TOO_LONG, Fingerprint, Probe
 from tokonomics.types import Noun
-from tokonomics.units import count, percent, seconds
+from tokonomics.units import percent, seconds, times
 
 Side = Literal["slower", "faster"]
 Verdict = Literal["same", "slower", "faster"]
@@ -83,7 +93,7 @@ class BuildChange(Noun):
     verdict: Verdict
     tolerance: float
     probes: tuple[ProbeChange, ...]
-    together: tuple[JointChange, ...] = ()  # beyond the tolerance, the surest first
+    together: tuple[JointChange, ...] = ()  # what many probes show together, and was tested
     terms: tuple[TermChange, ...] = ()  # the cause first
     told: tuple[ToldChange, ...] = ()
     unlike: tuple[str, ...] = ()  # reasons why the two may not be comparable
@@ -99,6 +109,12 @@ class BuildChange(Noun):
         return self.verdict == "slower" or bool(self.lost)
 
     @property
+    def deciding(self) -> tuple[JointChange, ...]:
+        """Return what many probes show together beyond the tolerance, the surest first."""
+        beyond = [change for change in self.together if change.side(self.tolerance) == self.verdict]
+        return tuple(sorted(beyond, key=lambda row: row.high if self.verdict == "faster" else -row.low))
+
+    @property
     def typical(self) -> float:
         """Return the median of the probes' ratios."""
         return float(np.median([change.ratio for change in self.probes]))
@@ -107,6 +123,12 @@ class BuildChange(Noun):
     def smallest_found(self) -> float:
         """Return the smallest ratio that would have been found of the median probe by itself."""
         return (1 + self.tolerance) * float(np.median([change.high / change.ratio for change in self.probes]))
+
+    @property
+    def smallest_found_together(self) -> float | None:
+        """Return the smallest ratio that would have been found of what most probes show together."""
+        widths = [math.sqrt(change.high / change.low) for change in self.together]
+        return (1 + self.tolerance) * min(widths) if widths else None
 
 
 def compare(old: Fingerprint, new: Fingerprint, tolerance: float = TOLERANCE) -> BuildChange:
@@ -139,12 +161,11 @@ def compare(old: Fingerprint, new: Fingerprint, tolerance: float = TOLERANCE) ->
             change.model_copy(update={"explained": float(1 / ratio if turned else ratio)})
             for change, ratio in zip(changes, np.maximum(ratios, 0.01), strict=True)
         ]
-    beyond = [change for change in joint if change.side(tolerance) == verdict]
     return BuildChange(
         verdict=verdict,
         tolerance=tolerance,
         probes=tuple(changes),
-        together=tuple(sorted(beyond, key=lambda row: row.high if turned else -row.low)),
+        together=tuple(joint),
         terms=tuple(_named(slow, best)),
         told=tuple(_told(old, new, tolerance)),
         unlike=tuple(_unlike(old, new)),
@@ -205,11 +226,6 @@ def _said(term: Term, size: float, above: int) -> str:
     if term in ("host", "request"):
         return _SAID[term].format(seconds(abs(size)), "longer" if size > 0 else "less")
     return _SAID[term].format(times(max(0.0, size)))
-
-
-def times(factor: float) -> str:
-    """Write a factor, such as 1.47 times; a large one with few digits."""
-    return f"{factor:.2f} times" if factor < 100 else f"{count(factor)} times"
 
 
 _TOLD: dict[str, str] = {
