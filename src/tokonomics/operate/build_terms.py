@@ -164,7 +164,7 @@ def _step_of(users: int, answers: dict[int, float]) -> float:
 
 
 def _waits(took: dict[Probe, float], alone: dict[int, float], answers: dict[int, float]) -> float:
-    """Return how many decode steps a prompt waits for beside answers: half a step, or more where steps are planned ahead.
+    """Return how many decode steps a prompt waits for beside answers: half a step, or more if steps are planned ahead.
 
     The median over the probes that tell: a prompt beside answers, less the same prompt alone.
     """
@@ -306,7 +306,7 @@ def reach(chance: float, freedom: Array | float) -> Array:
 
 
 def effects(pair: ProbePair, columns: dict[str, Array], chance: float) -> Iterator[tuple[str, float, float]]:
-    """Yield for each column by itself the interval of the ratio by which it changes a probe the most, from logarithms: alike both ways."""
+    """Yield for each column by itself the interval of its largest ratio; logarithms are alike both ways."""
     for name, column in columns.items():
         fit = _solved(np.stack([column, pair.drift], axis=1), pair.change, pair.error**-2, np.array([0.0, 1.0]))
         parts = (fit.shares[0] * pair.error) ** 2  # of the variance of the size, from each probe

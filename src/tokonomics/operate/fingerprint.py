@@ -155,7 +155,7 @@ class Fingerprint(Sealed):
 
     @property
     def at_once(self) -> int:
-        """Return the most requests that were seen to run at once: answers by themselves, or with a prompt beside them."""
+        """Return the most requests that were seen to run at once: answers alone, or with a prompt beside them."""
         answering = (ProbeKind.decode, ProbeKind.beside)
         return max((each.probe.running for each in self.probes if each.probe.kind in answering), default=1)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import NonNegativeInt, PositiveFloat
+from pydantic import Field, NonNegativeInt, PositiveFloat
 
 from tokonomics.errors import shorten
 from tokonomics.operate.build_terms import (
@@ -97,7 +97,7 @@ class BuildChange(Noun):
     terms: tuple[TermChange, ...] = ()  # the cause first
     told: tuple[ToldChange, ...] = ()
     unlike: tuple[str, ...] = ()  # reasons why the two may not be comparable
-    left_out: dict[str, int] = {}  # probes that one of the two did not take, by the reason
+    left_out: dict[str, int] = Field(default_factory=dict)  # probes that one of the two did not take, by the reason
     turned: bool = False  # the new build is faster: the terms say what the old one did beyond it
 
     @property
@@ -150,7 +150,7 @@ def compare(old: Fingerprint, new: Fingerprint, tolerance: float = TOLERANCE) ->
         for place, probe in enumerate(pair.probes)
     ]
     joint = [JointChange(what=what, low=low, high=high) for what, low, high in effects(pair, tested, chance)]
-    sides = {change.side(tolerance) for change in (*changes, *joint)}
+    sides = {change.side(tolerance) for change in changes} | {change.side(tolerance) for change in joint}
     verdict: Verdict = "slower" if "slower" in sides else "faster" if "faster" in sides else "same"
     turned = verdict == "faster"
     slow = pair.turned() if turned else pair

@@ -1,11 +1,11 @@
 """Estimate how far a probe's median may be off by chance: from the scatter of its own rounds, and of its like.
 
 Five rounds alone tell a probe's variance badly, and Student's t asks for wide intervals then. So each variance of log
-times is shrunk towards what it usually is for probes of its kind and length (empirical Bayes: Smyth 2004, "Linear models
-and empirical Bayes methods for assessing differential expression"; with a trend, as ``limma`` does). The usual variance
+times is shrunk towards what it usually is for probes of its kind and length (empirical Bayes with a trend, as ``limma``
+does: Smyth 2004, "Linear models and empirical Bayes methods for assessing differential expression"). The usual variance
 of a kind is a line, log variance over log time: a host's hiccup of two milliseconds is much of a short probe and
-little of a long one. How much the probes' true variances differ around these lines tells what a line is worth: as many
-degrees of freedom.
+little of a long one. How much the probes' true variances differ around these lines tells how many degrees of freedom a
+line is worth.
 """
 
 import math

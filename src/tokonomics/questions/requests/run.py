@@ -310,8 +310,8 @@ class GuardRequest(SomeGpu, Layout, Traffic, Objectives, Priced, Profiled):
     model: Text | None = declared(A_MODEL, kind=Kind.MODEL, example="llama-3.1-8b", without="no price")
     out: Text | None = saved("Keep the fingerprint that is taken (.json); of two, the newer.", "build-b.json")
     minutes: Number = declared(
-        "About how many minutes each server is measured. Larger loads are left out to keep to it, but every load that is "
-        "left is taken five times, so that a slow server takes longer.",
+        "About how many minutes each server is measured. The longest loads are left out to keep to it, but the others "
+        "are taken five times each, so that a slow server takes longer.",
         10.0,
         low=0.05,
         high=600,
