@@ -286,6 +286,6 @@ def _left_out(old: Fingerprint, new: Fingerprint) -> dict[str, int]:
     return dict(Counter(kinds).most_common())
 
 
-_WHY = {TOO_LONG: TOO_LONG, AT_ONCE: "more than the server runs at once", TOO_FAR_APART: TOO_FAR_APART,
+_WHY = {TOO_LONG: TOO_LONG, "at once": "more than the server runs at once", TOO_FAR_APART: TOO_FAR_APART,
         "longer than": "longer than the server takes"}  # fmt: skip
 """Reasons for leaving out a probe, by what their texts have in common."""

@@ -160,7 +160,7 @@ def _small_print(result: GuardResult, change: BuildChange) -> list[str]:
     size = f"Changes up to {_percent(1 + change.tolerance)[1:]} are none ({option('tolerance')})"
     said = [f"{size}; of a hundred comparisons of equal builds, one raises an alarm."]
     alone, joint = _percent(change.smallest_found), change.smallest_found_together
-    together = f"; what they show together, from {_percent(joint)} on" if joint else ""
+    together = f"; what most show together, from {_percent(joint)} on" if joint and change.verdict == "same" else ""
     said.append(f"A typical probe's change is found from {alone} on{together}{_left_out(change)}.")
     if result.price:
         said += [f"Level: {result.price.calibrated}.", *(f"{line}." for line in result.price.left_out)]
