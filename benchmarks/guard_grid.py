@@ -2,8 +2,8 @@
 
 A build is Llama 3.1 8B with one flag changed. All run side by side on one GPU, one measured at a time, so each has
 little memory for KV: 7 GB, enough for the largest probe (64 answers of 545 tokens). The requests have log-normal
-lengths of 1,600 in and 100 out, and half of their prompts' tokens are the beginnings of eight conversations, so that the
-prefix cache is worth something; 250 of them last some seconds and one rate takes a few loads.
+lengths of 1,600 in and 100 out, and half of their prompts' tokens are the beginnings of eight conversations, so that
+the prefix cache is worth something; 250 of them last some seconds and one rate takes a few loads.
 """
 
 from typing import Any

@@ -23,7 +23,7 @@ import types
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 with contextlib.suppress(ImportError):
-    import llvmlite
+    import llvmlite  # noqa: F401
 if "llvmlite" not in sys.modules:  # nothing that is compiled is needed here
     sys.modules["llvmlite"] = types.ModuleType("llvmlite")
 from benchmarks.guard_grid import BUILDS, SLO, TIMES, requests
@@ -105,7 +105,8 @@ def main():
     out, step = pathlib.Path(sys.argv[1]), sys.argv[2]
     out.mkdir(parents=True, exist_ok=True)
     if step == "start":
-        return start_all(out)
+        start_all(out)
+        return
     began = time.time()
     ends_s = began + float(sys.argv[3])
     if step == "marks":

@@ -516,3 +516,10 @@ def test_the_document_holds_every_figure(files: dict[str, str]) -> None:
     assert document["change"]["verdict"] == "slower"
     assert len(document["change"]["probes"]) == 40
     assert len(result.to_frame()) == 40
+
+
+def test_one_round_of_each_probe_finds_nothing_and_is_compared() -> None:
+    once, twice = (fingerprint(usual().__getitem__, seed, rounds=1) for seed in (1, 2))
+    change = compare(once, twice)
+    assert change.verdict == "same"
+    assert min(row.high / row.low for row in change.probes) > 100

@@ -40,9 +40,7 @@ _LEAST_TIMES = 60  # values tried for the least time of a step, before the best 
 _PART, _WHOLE = 0.1, 0.5
 """Shares of the changes that each term, and all together, have to explain to be named; our choice."""
 _LARGEST = 50.0  # of a logarithm, so that its exponential is a number
-_WAITED_STEPS = (
-    0.5  # a prompt that arrives beside running answers waits for half of one of their steps, if none is ahead
-)
+_WAITED_STEPS = 0.5  # a prompt that arrives beside running answers waits for half of their step, if none is ahead
 _DRIFT = 0.5
 """Deviation by which all requests of a server drift together from one fingerprint to the next, of their deviation from
 round to round: five fingerprints of one vLLM on an H200 (``benchmarks/data/vllm_h200_guard.json.gz``) differed by 0.45
@@ -75,6 +73,7 @@ class ProbePair:
 
     @property
     def whole_error(self) -> Array:
+        """Return one deviation of a probe's change, by chance and by the drift."""
         return np.hypot(self.error, self.drift)
 
     @property
@@ -87,25 +86,27 @@ class ProbePair:
 
 
 def pair_of(old: Fingerprint, new: Fingerprint) -> ProbePair:
+    """Return the probes that two fingerprints share, with the errors of their changes."""
     before, after = old.times(), new.times()
     probes = tuple(probe for probe in before if probe in after)
     if not probes:
         raise BadInput("the two fingerprints have no probe in common: their servers take too different loads")
-    total, each, drift = np.full(len(probes), NOISE**2), np.zeros(len(probes)), np.zeros(len(probes))
+    total = np.full(len(probes), NOISE**2)
+    drift, squares = np.zeros(len(probes)), np.zeros(len(probes))
     for mark in (old, new):
         spread, freedom = (dict(zip(mark.times(), values, strict=True)) for values in variances(mark.probes))
         rounds = [len(mark.times()[probe].seconds) for probe in probes]
         own = np.array([_MEDIAN**2 * spread[probe] / count for probe, count in zip(probes, rounds, strict=True)])
         total = total + own
         drift = drift + [_DRIFT**2 * spread[probe] * (probe.kind is not ProbeKind.decode) for probe in probes]
-        each = each + own**2 / np.array([freedom[probe] for probe in probes])
+        squares = squares + own**2 / np.array([freedom[probe] for probe in probes])
     return ProbePair(
         probes,
         np.array([before[probe].median_s for probe in probes]),
         np.array([after[probe].median_s for probe in probes]),
         np.sqrt(total),
         np.sqrt(drift),
-        total**2 / each,  # Satterthwaite's
+        total**2 / squares,  # Satterthwaite's
     )
 
 
@@ -128,7 +129,8 @@ def steps_of(pair: ProbePair) -> ProbeSteps:
     took = dict(zip(pair.probes, pair.before.tolist(), strict=True))
     alone = {probe.prompt_tokens: value for probe, value in took.items() if probe.kind is ProbeKind.prompt}
     fixed_s = _intercept({tokens: value for tokens, value in alone.items() if tokens <= _LINE_TO} or alone)
-    answers = {probe.users: took[probe] for probe in took if probe == _answers(probe.users)} or {1: 0.0}
+    answers = {probe.users: took[probe] for probe in took if probe == _answers(probe.users)}
+    answers = dict(sorted(answers.items())) or {1: 0.0}
     request_s = max(0.0, fixed_s - answers.get(1, 0.0))
     short_s = max(0.0, min(alone.values(), default=0.0) - request_s)  # the step of a short prompt
     waits = _waits(took, alone, answers)
@@ -226,7 +228,7 @@ _LEAST = (LeastStep("launch"), *(LeastStep("graphs", 2**power if power >= 0 else
 """Largest captured steps are tried at the sizes of the probes' steps; 512 is the largest by default (vLLM)."""
 
 
-def tests(pair: ProbePair) -> dict[str, Array]:
+def tested_columns(pair: ProbePair) -> dict[str, Array]:
     """Return columns of the probes that the verdict tests together, by what they are.
 
     They are the terms, and a time that is added to all steps of more than K tokens that were captured before.
@@ -313,7 +315,12 @@ def effects(pair: ProbePair, columns: dict[str, Array], chance: float) -> Iterat
         freedom = float(parts.sum() ** 2 / np.sum(parts**2 / pair.freedom))  # Satterthwaite's
         size, away = float(fit.sizes[0]), float(reach(chance, freedom)) * float(fit.errors[0])
         most = float(column.max())
-        yield name, math.exp((size - away) * most), math.exp(min(_LARGEST, (size + away) * most))
+        yield name, float(ratio_of((size - away) * most)), float(ratio_of((size + away) * most))
+
+
+def ratio_of(change: Array | float) -> Array:
+    """Return the ratio of which this is the logarithm, as a number that is neither zero nor infinite."""
+    return np.exp(np.clip(change, -_LARGEST, _LARGEST))
 
 
 def explained(pair: ProbePair, tolerance: float) -> Explanation:

@@ -21,9 +21,10 @@ from tokonomics.operate.build_terms import (
     effects,
     explained,
     pair_of,
+    ratio_of,
     reach,
     steps_of,
-    tests,
+    tested_columns,
 )
 from tokonomics.operate.fingerprint import AT_ONCE, TOO_FAR_APART, TOO_LONG, Fingerprint, Probe
 from tokonomics.types import Noun
@@ -134,7 +135,7 @@ class BuildChange(Noun):
 def compare(old: Fingerprint, new: Fingerprint, tolerance: float = TOLERANCE) -> BuildChange:
     """Return what changed from one build to another."""
     pair = pair_of(old, new)
-    tested = tests(pair)
+    tested = tested_columns(pair)
     chance = FALSE_ALARMS / (len(pair.probes) + len(tested))
     away = reach(chance, pair.freedom) * pair.whole_error
     changes = [
@@ -144,8 +145,8 @@ def compare(old: Fingerprint, new: Fingerprint, tolerance: float = TOLERANCE) ->
             before_s=float(pair.before[place]),
             after_s=float(pair.after[place]),
             ratio=float(np.exp(pair.change[place])),
-            low=float(np.exp(pair.change[place] - away[place])),
-            high=float(np.exp(pair.change[place] + away[place])),
+            low=float(ratio_of(pair.change[place] - away[place])),
+            high=float(ratio_of(pair.change[place] + away[place])),
         )
         for place, probe in enumerate(pair.probes)
     ]
