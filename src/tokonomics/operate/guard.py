@@ -268,16 +268,18 @@ def _unlike(old: Fingerprint, new: Fingerprint) -> Iterator[str]:
             names = (", ".join(value) if isinstance(value, list) else str(value) for value in (before, after))
             yield f"another {what}: {' → '.join(shorten(name, 60) for name in names)}"
     words = [mark.tokens_per_word for mark in (old, new)]
-    if words[0] and words[1] and abs(words[1] / words[0] - 1) > _COUNTED:
+    if words[0] and words[1] and abs(words[1] / words[0] - 1) > _SAME_WORDS:
         yield f"a word has {words[1]:.2f} tokens, and had {words[0]:.2f}: another tokenizer"
     before, after = old.times(), new.times()
     counted = [after[probe].tokens / before[probe].tokens for probe in before if probe in after]
     if counted and abs(np.median(counted) - 1) > _COUNTED:
-        yield "prompts of the same words have another number of tokens: another tokenizer or chat template"
+        yield "the prompts of a probe have another number of tokens: another tokenizer or chat template"
 
 
+_SAME_WORDS = 0.03
+"""Share by which the tokens of the same words may differ: a server of a short context counts fewer words (our choice)."""
 _COUNTED = 0.1
-"""Share by which the tokens of equal prompts may differ; words are drawn at random (our choice)."""
+"""Share by which the tokens of a probe's prompts may differ; their words are drawn at random (our choice)."""
 
 
 def _left_out(old: Fingerprint, new: Fingerprint) -> dict[str, int]:
