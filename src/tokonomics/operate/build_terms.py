@@ -39,6 +39,7 @@ _HUBER_ROUNDS = 5
 _LEAST_TIMES = 60  # values tried for the least time of a step, before the best of them is refined
 _PART, _WHOLE = 0.1, 0.5
 """Shares of the changes that each term, and all together, have to explain to be named; our choice."""
+_PROBES_FOR_A_NUMBER = 4  # with fewer, a term explains whatever was measured; our choice
 _LARGEST = 50.0  # of a logarithm, so that its exponential is a number
 _WAITED_STEPS = 0.5  # a prompt that arrives beside running answers waits for half of their step, if none is ahead
 _DRIFT = 0.5
@@ -320,7 +321,7 @@ def effects(pair: ProbePair, columns: dict[str, Array], chance: float) -> Iterat
 
 def ratio_of(change: Array | float) -> Array:
     """Return the ratio of which this is the logarithm, as a number that is neither zero nor infinite."""
-    return np.exp(np.clip(change, -_LARGEST, _LARGEST))
+    return np.asarray(np.exp(np.clip(change, -_LARGEST, _LARGEST)))
 
 
 def explained(pair: ProbePair, tolerance: float) -> Explanation:
@@ -356,8 +357,13 @@ def _beyond(loss: float, pair: ProbePair) -> float:
 
 
 def _worth(fit: Explanation, pair: ProbePair) -> float:
-    """Return the Bayesian information criterion; a fit closer than the noise is not better for it."""
-    count, numbers = len(pair.probes), len(fit.terms) + (fit.least is not None)
+    """Return the Bayesian information criterion; a fit closer than the noise is not better for it.
+
+    A least time has three numbers: its tokens, and a time for steps with prompts and for those without.
+    """
+    count, numbers = len(pair.probes), len(fit.terms) + 2 * (fit.least is not None)
+    if count < _PROBES_FOR_A_NUMBER * numbers:
+        return math.inf
     return count * math.log1p(_beyond(fit.loss, pair) / count) + math.log(count) * numbers
 
 

@@ -277,7 +277,7 @@ def _unlike(old: Fingerprint, new: Fingerprint) -> Iterator[str]:
 
 
 _SAME_WORDS = 0.03
-"""Share by which the tokens of the same words may differ: a server of a short context counts fewer words (our choice)."""
+"""Share by which the tokens of the same words may differ: servers of a short context count fewer (our choice)."""
 _COUNTED = 0.1
 """Share by which the tokens of a probe's prompts may differ; their words are drawn at random (our choice)."""
 
