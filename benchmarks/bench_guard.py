@@ -78,13 +78,15 @@ def score(record: dict[str, Any]) -> dict[str, Any]:
         found = held_rates(setup(), old, new, change, len(requests()))
         rows.append({
             "build": build, "verdict": change.verdict, "named": named(change),
-            "said": [term.said for term in change.terms], "told": [f"{row.name}: {row.before} → {row.after}" for row in change.told],
+            "said": [term.said for term in change.terms],
+            "told": [f"{row.name}: {row.before} → {row.after}" for row in change.told],
+            "deciding": [[row.what, row.low, row.high] for row in change.deciding],
             "cause_named": cause in named(change)[:1] + [told.name for told in change.told],
             "median": change.typical, "probes": len(new.probes), "skipped": len(new.skipped),
             "simulated": [found.before, found.after], "ends": found.ends, "level": found.calibrated,
             "measured": [held["base"], held[build]],
             "change_off": (found.before / found.after) / (held["base"] / held[build]) - 1,
-            "level_off": [a / b - 1 for a, b in zip((found.before, found.after), (held["base"], held[build]), strict=True)],
+            "level_off": [found.before / held["base"] - 1, found.after / held[build] - 1],
         })  # fmt: skip
     return {
         "command": "python -m benchmarks.bench_guard",
@@ -94,7 +96,7 @@ def score(record: dict[str, Any]) -> dict[str, Any]:
         "model": find_model("llama-3.1-8b").key,
         "engine": find_engine("vllm").key,
         "blind": {name: [rate, held[name], rate / held[name] - 1] for name, rate in expected().items()},
-        "alike": {"pairs": len(alike), "alarms": sum(change.is_worse for change in alike),
+        "alike": {"pairs": len(alike), "alarms": sum(change.is_worse or change.verdict != "same" for change in alike),
                   "medians": [round(change.typical, 4) for change in alike]},
         "changes": rows,
     }  # fmt: skip
@@ -115,9 +117,7 @@ def main() -> None:
     print(f"equal builds: {alike['alarms']} alarms in {alike['pairs']} pairs, medians {alike['medians']}")
     for row in result["changes"]:
         print(f"{row['build']}: {row['verdict']}, {row['said'] or row['told']}, cause {row['cause_named']}")
-        print(
-            f"   rates simulated {row['simulated']}, measured {row['measured']}, off {100 * row['change_off']:+.1f} %"
-        )
+        print(f"   rates {row['simulated']}, measured {row['measured']}, off {100 * row['change_off']:+.1f} %")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,8 @@ def main(servers: float = 200, hours: float = 3.0, every_s: float = 15.0) -> Non
     clock, setup = HandClock(), modelled()
     process = ServedVllm(clock, setup, [Stretch(PERIOD_S, 5, factors=FACTORS)], again=True)
     said: dict[str, object] = {
-        "command": f"python -m benchmarks.soak_twin {servers:g} {hours:g} {every_s:g}", "date": date.today().isoformat(),
+        "command": f"python -m benchmarks.soak_twin {servers:g} {hours:g} {every_s:g}",
+        "date": date.today().isoformat(),
         "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         "load_average": os.getloadavg()[0], "servers": int(servers), "hours": hours, "by_hour": [],
     }  # fmt: skip

@@ -382,6 +382,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "hosts": _from("document_physics", "hosts"),
     "real-engine": _from("document_accuracy", "real_engine_table"),
     "intervals": _from("document_physics", "intervals_table"),
+    "guard-made": _from("document_guard", "made"),
+    "guard-scores": _from("document_guard", "scores"),
     "tune-short": _from("document_tune", "opening"),
     "tune-made": _from("document_tune", "made"),
     "tune-scores": _from("document_tune", "scores"),

@@ -85,6 +85,11 @@ def percent(share: float) -> str:
     return f"{share * 100:.0f} %" if share >= 0.0995 or share == 0 else f"{share * 100:.2g} %"
 
 
+def times(factor: float) -> str:
+    """Format a factor: 1.47 times, 12.3 times, 170 K times."""
+    return f"{factor:.2f} times" if factor < 9.995 else f"{count(float(f'{factor:.3g}'))} times"
+
+
 def fine_percent(share: float) -> str:
     """Format a share with one decimal, such as 99.1 %, where a tenth matters."""
     return f"{share * 100:.1f} %"

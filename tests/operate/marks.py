@@ -35,18 +35,26 @@ def fingerprint(
     time_s: Callable[[Probe], float],
     seed: int = 0,
     *,
-    noise: float = 0.01,
+    noise: float | Callable[[Probe], float] = 0.01,
     alike: float = 0.0,
+    drift: float = 0.0,
+    rounds: int = ROUNDS,
     probes: Sequence[Probe] = PROBES,
     **told: Any,
 ) -> Fingerprint:
-    """A fingerprint whose rounds scatter by ``noise``, and whose probes are off by ``alike`` for this server's life."""
+    """A fingerprint whose rounds scatter by ``noise``, and whose probes are off by ``alike`` for this server's life.
+
+    All its requests drift together by ``drift`` of their noise.
+    """
     chance = np.random.default_rng(seed)
+    drifted = drift * float(np.random.default_rng([seed, 1]).standard_normal())
     times = []
     for probe in probes:
+        own = noise(probe) if callable(noise) else noise
         usual_s = time_s(probe) * float(np.exp(alike * chance.standard_normal()))
-        rounds = usual_s * np.exp(noise * chance.standard_normal(ROUNDS))
-        times.append(ProbeTimes(probe=probe, tokens=probe.prompt_tokens, seconds=tuple(np.round(rounds, 6).tolist())))
+        usual_s *= float(np.exp(own * drifted)) if probe.kind is not ProbeKind.decode else 1.0
+        values = usual_s * np.exp(own * chance.standard_normal(rounds))
+        times.append(ProbeTimes(probe=probe, tokens=probe.prompt_tokens, seconds=tuple(np.round(values, 6).tolist())))
     given: dict[str, Any] = {
         "made": datetime(2026, 11, 19, tzinfo=UTC),
         "server": "http://127.0.0.1:8000/v1/chat/completions",

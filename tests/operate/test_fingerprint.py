@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 from tests.operate.timed import TimedEngine
-from tests.there import refused
+from tests.there import refused, there
 
 from tokonomics.addresses import target
 from tokonomics.measure.bench.client import Reply
 from tokonomics.operate.fingerprint import (
+    AT_ONCE,
     FEWEST_ROUNDS,
     PROBES,
     Fingerprint,
@@ -106,7 +107,7 @@ def test_more_answers_than_run_at_once_are_left_out_and_said() -> None:
     with TimedEngine(slots=2).running() as address:
         (mark,) = taken(address)
     assert mark.skipped["decode 4 × 16"] == "the server does not run 4 answers at once"
-    assert mark.at_once == 1
+    assert mark.at_once == 2  # a prompt beside an answer
 
 
 def test_probes_that_would_take_too_long_are_left_out_and_said() -> None:
@@ -170,6 +171,27 @@ def test_a_step_is_timed_while_all_answers_run() -> None:
 def test_tokens_that_came_together_count_each() -> None:
     assert step_s([reply(0.0, [0.020] * 16, 33, [2] * 16)]) == pytest.approx(0.020)
     assert step_s([reply(0.0, [0.040] * 16, 33)]) == pytest.approx(0.020)  # a chunk of two tokens each
+
+
+def test_answers_that_run_together_for_a_moment_only_are_too_short_not_too_many() -> None:
+    """The second begins as 22 of 32 steps of the first are over: the server has room for both."""
+    early, late = reply(0.0, [0.01] * 32, 33), reply(0.22, [0.01] * 32, 33)
+    with pytest.raises(NotTaken, match="2 answers began too far apart") as refusal:
+        step_s([early, late])
+    assert AT_ONCE not in str(refusal.value)
+
+
+@pytest.mark.parametrize("others", [0, 10])
+def test_fingerprints_of_one_server_agree_on_the_tokens_of_a_word(others: int) -> None:
+    """Words differ in tokens: whatever is sent besides, and with which seed, the same words are counted."""
+    with TimedEngine(letters_per_token=4).running() as address:
+        servers = [ProbedServer(target(address))]
+        marks = [fingerprints(servers, 0.1, timeout_s=30, seed=seed, probes=FEW[:1])[0] for seed in (7, 8 + others)]
+    assert marks[0].tokens_per_word == marks[1].tokens_per_word
+    with TimedEngine(letters_per_token=3).running() as address:
+        other = fingerprints([ProbedServer(target(address))], 0.1, timeout_s=30, seed=7, probes=FEW[:1])[0]
+    assert there(other.tokens_per_word) / there(marks[0].tokens_per_word) == pytest.approx(4 / 3, rel=0.02)
+    assert [each.tokens for each in other.probes] == pytest.approx([16], abs=4)
 
 
 def test_answers_after_each_other_are_no_batch() -> None:

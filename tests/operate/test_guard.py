@@ -5,10 +5,12 @@ Builds are those of the step model, Llama 3.1 8B on an H200 under vLLM, with one
 
 import json
 import math
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.operate.marks import fingerprint, time_of
 from tests.operate.timed import TimedEngine
@@ -18,6 +20,7 @@ from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
 from tokonomics.catalog.layers import Precision
 from tokonomics.catalog.load_models import find_model
+from tokonomics.errors import flag
 from tokonomics.operate.fingerprint import PROBES, Fingerprint, Probe, ProbeKind
 from tokonomics.operate.guard import BuildChange, compare
 from tokonomics.operate.guard_price import held_rates, told_setup
@@ -169,6 +172,46 @@ def test_noise_widens_intervals_and_raises_no_alarm(noise: float) -> None:
     assert width[0] < width[1]
 
 
+def by_kind(seed: int) -> Callable[[Probe], float]:
+    """A noise for each kind of probe, from 0.2 to 30 %."""
+    drawn = np.random.default_rng(seed).uniform(math.log(0.002), math.log(0.3), len(ProbeKind))
+    noises = dict(zip(ProbeKind, np.exp(drawn).tolist(), strict=True))
+    return lambda probe: noises[probe.kind]
+
+
+@cache
+def usual() -> dict[Probe, float]:
+    return {probe: time_of(base(), probe) for probe in PROBES}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [0.01, 0.05, 0.3, "by kind"])
+@pytest.mark.parametrize(("alike", "drift"), [(0.0, 0.0), (0.01, 0.0), (0.014, 0.5)])
+def test_one_comparison_of_equal_builds_in_a_hundred_raises_an_alarm(
+    noise: float | str, alike: float, drift: float
+) -> None:
+    """At most: of 300, more than 9 would come once in a thousand times (binomial)."""
+    alarms = 0
+    for number in range(300):
+        own = by_kind(number) if isinstance(noise, str) else noise
+        before, after = (
+            fingerprint(usual().__getitem__, seed, noise=own, alike=alike, drift=drift, rounds=5)
+            for seed in (2 * number, 2 * number + 1)
+        )
+        alarms += compare(before, after).verdict != "same"
+    assert alarms <= 9
+
+
+def test_a_drift_of_all_requests_is_no_alarm_and_would_be_one_by_its_probes_noise_alone() -> None:
+    """Lone prompts 6 % slower: with rounds that scatter by 10 %, twelve of them would be sure of it."""
+
+    def drifted(probe: Probe) -> float:
+        return usual()[probe] * (1.06 if probe.kind is not ProbeKind.decode else 1.0)
+
+    before, after = (fingerprint(time, seed, noise=0.1) for time, seed in ((usual().__getitem__, 1), (drifted, 2)))
+    assert compare(before, after).verdict == "same"
+
+
 def test_a_change_within_the_tolerance_is_none() -> None:
     assert changed(corrected(decode=1.02, prefill=1.02)).verdict == "same"
     wide = compare(mark(base(), 1), mark(corrected(decode=1.3), 2), tolerance=0.5)
@@ -204,6 +247,36 @@ def test_fewer_answers_at_once_are_a_loss() -> None:
     skipped = {"decode 64 × 16": "the server does not run 64 answers at once"}
     change = compare(mark(base(), 1), mark(base(), 2, probes=fewer, skipped=skipped))
     assert [(row.name, row.before, row.after) for row in change.lost] == [("answers seen at once", "256", "32")]
+
+
+def test_what_was_too_long_for_one_of_two_runs_is_no_loss() -> None:
+    """Beside 63 answers a prompt was answered, so 64 requests ran at once, whatever was said of 64 answers."""
+    fewer = tuple(probe for probe in PROBES if probe.kind is not ProbeKind.decode or probe.users < 64)
+    more = tuple(probe for probe in PROBES if probe.users <= 64)
+    skipped = {"decode 64 × 16": "the server does not run 64 answers at once"}
+    change = compare(mark(base(), 1, probes=more), mark(base(), 2, probes=fewer, skipped=skipped))
+    assert change.lost == ()
+
+
+def test_probes_left_out_are_counted_by_the_reason() -> None:
+    old = {"prompt 16384": "takes 1 s, too long for the time given"}
+    new = {"prompt 8192": "prompt 4096 takes 2 s already, too long for the time given",
+           "decode 64 × 16": "the server does not run 64 answers at once"}  # fmt: skip
+    change = compare(mark(base(), 1, skipped=old), mark(base(), 2, skipped=new))
+    assert change.left_out == {"too long for the time given": 2, "more than the server runs at once": 1}
+
+
+def test_the_smallest_change_that_could_be_found_grows_with_the_noise() -> None:
+    calm, loud = (compare(mark(base(), 1, noise=noise), mark(base(), 2, noise=noise)) for noise in (0.01, 0.1))
+    assert 1.03 < calm.smallest_found < 1.2 < loud.smallest_found
+    for change in (calm, loud):
+        assert 1.03 < there(change.smallest_found_together) < change.smallest_found
+
+
+def test_another_tokenizer_is_told_by_the_tokens_of_a_word() -> None:
+    """Prompts are as long as asked for by the server's own count, so that their tokens do not tell."""
+    change = compare(mark(base(), 1, tokens_per_word=1.02), mark(base(), 2, tokens_per_word=1.31))
+    assert change.unlike == ("a word has 1.31 tokens, and had 1.02: another tokenizer",)
 
 
 def test_another_model_gpu_or_tokenizer_is_said() -> None:
@@ -319,6 +392,51 @@ def test_a_price_has_dollars_before_and_after(files: dict[str, str]) -> None:
     assert price.is_dearer(0.03)
 
 
+def test_another_model_or_engine_than_was_measured_is_said_beside_the_price(tmp_path: Path) -> None:
+    paths = [str(tmp_path / name) for name in ("old.json", "new.json")]
+    for seed, (path, model) in enumerate(zip(paths, ("qwen2.5-32b", "the model"), strict=True)):
+        save_record(mark(base(), seed, model=model, engine={"engine": "sglang"}), Path(path))
+    asked = {
+        "old": paths[0], "new": paths[1], "model": "llama-3.1-8b", "gpu": "H200", "slo": SLOS, "engine": "vllm",
+        "trace": "azure-conv", "requests": 50,
+    }  # fmt: skip
+    request = GuardRequest.checked(asked)
+    result = guard(request)
+    assert there(result.price).unlike == (
+        "qwen2.5-32b was measured, and llama-3.1-8b is priced",
+        "'the model' was measured, and llama-3.1-8b is priced: is it the same model?",
+        "sglang was measured, and vllm is priced",
+    )
+    assert "Not quite alike: sglang was measured, and vllm is priced" in view(result, request).text()
+
+
+def test_what_decides_is_shown_where_no_probe_is_sure_alone(tmp_path: Path) -> None:
+    """Noise of 10 %: kernels that take 1.15 times as long are seen by no probe, and by all together."""
+    paths = [tmp_path / name for name in ("old.json", "new.json")]
+    for path, steps, seed in zip(paths, (base(), corrected(decode=1.15, prefill=1.15)), (1, 2), strict=True):
+        save_record(mark(steps, seed, noise=0.1), path)
+    request = GuardRequest.checked({"old": str(paths[0]), "new": str(paths[1])})
+    result = guard(request)
+    change = there(result.change)
+    assert {row.side(0.03) for row in change.probes} == {None}
+    assert change.verdict == "slower"
+    first = change.deciding[0]
+    assert first.low > 1.03
+    shown = view(result, request).text()
+    assert "no probe tells it alone, together they do: " + first.what in " ".join(shown.split())
+
+
+def test_a_huge_factor_is_written_in_words(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("old.json", "new.json")]
+    save_record(fingerprint(usual().__getitem__, 1, took_s=117.0), paths[0])
+    save_record(fingerprint(lambda probe: 170_000 * usual()[probe], 2, took_s=117.0), paths[1])
+    for asked in ({"old": str(paths[0]), "new": str(paths[1])}, {"old": str(paths[0])}):
+        request = GuardRequest.checked(asked)
+        shown = view(guard(request), request).text()
+        assert "e+" not in shown
+    assert "in 117 s" in shown
+
+
 @pytest.mark.parametrize("left_out", ["model", "gpu", "slo"])
 def test_half_a_price_is_refused(files: dict[str, str], left_out: str) -> None:
     asked = {
@@ -360,6 +478,12 @@ def test_a_server_that_dies_midway_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_that_is_missing_is_named_without_flags_that_nobody_typed(files: dict[str, str]) -> None:
+    for asked in ({"old": "nope.json"}, {"old": files["old"], "new": "nope.json"}):
+        problem = refused(guard, GuardRequest.checked(asked))
+        assert problem.message(flag).splitlines()[0] == "nope.json: cannot be read: No such file or directory"
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -392,3 +516,10 @@ def test_the_document_holds_every_figure(files: dict[str, str]) -> None:
     assert document["change"]["verdict"] == "slower"
     assert len(document["change"]["probes"]) == 40
     assert len(result.to_frame()) == 40
+
+
+def test_one_round_of_each_probe_finds_nothing_and_is_compared() -> None:
+    once, twice = (fingerprint(usual().__getitem__, seed, rounds=1) for seed in (1, 2))
+    change = compare(once, twice)
+    assert change.verdict == "same"
+    assert min(row.high / row.low for row in change.probes) > 100

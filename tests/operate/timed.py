@@ -1,7 +1,8 @@
 """An engine on loopback whose steps take the time it is told: as a whole server, or with one fault.
 
-A request takes ``request_s`` and ``token_s`` for each word of its prompt that it has not seen; an answer's tokens come
-every ``step_s``. At most ``slots`` run at once. It counts words, and finds a prompt again that was sent before.
+A request takes ``request_s`` and ``token_s`` for each token of its prompt that it has not seen; an answer's tokens come
+every ``step_s``. At most ``slots`` run at once. It counts words or letters, and finds a prompt again that was sent
+before.
 """
 
 import asyncio
@@ -30,6 +31,7 @@ class TimedEngine:
     status: int = 500
     takes_ignore_eos: bool = True
     metrics: str = ""
+    letters_per_token: int | None = None  # None: words are tokens
     asked: int = 0
     seen: set[str] = field(default_factory=set)
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -66,6 +68,7 @@ class TimedEngine:
             return web.json_response({"error": {"message": "unknown field"}}, status=400)
         text = body["messages"][0]["content"]
         words, wanted = len(text.split()), int(body["max_tokens"])
+        words = len(text) // self.letters_per_token if self.letters_per_token else words
         if self.context is not None and words + wanted > self.context:
             said = f"maximum context length is {self.context} tokens"
             return web.json_response({"error": {"message": said}}, status=400)

@@ -47,14 +47,18 @@ _PART = 4  # no probe may take more than one in so many parts of a round's time;
 _FAR = 1.5  # a value above this factor times its probe's median is taken again
 _SURE_TO_FIT = 0.97  # share of the server's limit: prompts are only about as long as asked for
 ANSWER = 33  # tokens of an answer whose steps are timed: 32 steps
+_LATER = 2  # of so many answers at once, the last begins about one step after the one before (H200: 1.2 ms, steps of 5)
 _LONG_ANSWER = 1024  # tokens of answers beside which prompts are sent; they are broken off afterwards
 _BESIDE = 4  # prompts sent one after another beside running answers
 _TOGETHER = 0.5  # share of the steps that all answers must run together
-_PLACES = 6  # of a time in seconds
+PLACES = 6  # of a time in seconds
+_COUNTED_SEED = 0  # of the words by which the server's tokens are counted: equal servers have equal counts then
 _REFUSALS = (400, 413, 422)
 
 Doing = Callable[[str], None]
 AT_ONCE = "does not run"  # in the reason of a probe that is larger than what a server runs
+TOO_LONG = "too long for the time given"
+TOO_FAR_APART = "began too far apart to run together for long"
 
 
 class ProbeKind(StrEnum):
@@ -85,9 +89,14 @@ class Probe(Noun):
         return self.users + (self.kind is ProbeKind.beside)
 
     @property
+    def answer(self) -> int:
+        """Return the tokens of its answers; many at once begin one after another, and have to run together then."""
+        return ANSWER + self.users // _LATER if self.kind is ProbeKind.decode else 1
+
+    @property
     def longest(self) -> int:
         """Return the tokens of its longest request."""
-        return self.prompt_tokens + (ANSWER if self.kind is ProbeKind.decode else 1)
+        return self.prompt_tokens + self.answer
 
     @property
     def work(self) -> int:
@@ -136,6 +145,7 @@ class Fingerprint(Sealed):
     took_s: NonNegativeFloat
     engine: dict[str, Any] = Field(default_factory=dict)
     machine: dict[str, Any] = Field(default_factory=dict)
+    tokens_per_word: PositiveFloat | None = None  # of plain English, the same words for every server
     probes: tuple[ProbeTimes, ...] = Field(min_length=1)
     skipped: dict[str, str] = Field(default_factory=dict)  # why, by the probe's name
     notes: tuple[str, ...] = ()
@@ -145,8 +155,9 @@ class Fingerprint(Sealed):
 
     @property
     def at_once(self) -> int:
-        """Return the most answers that were seen to run at once."""
-        return max((each.probe.users for each in self.probes if each.probe.kind is ProbeKind.decode), default=1)
+        """Return the most requests that were seen to run at once: answers alone, or with a prompt beside them."""
+        answering = (ProbeKind.decode, ProbeKind.beside)
+        return max((each.probe.running for each in self.probes if each.probe.kind in answering), default=1)
 
 
 @dataclass(frozen=True)
@@ -166,7 +177,7 @@ def fingerprints(
     doing: Doing = lambda line: None,
     probes: Sequence[Probe] = PROBES,
 ) -> list[Fingerprint]:
-    """Measure servers, several of them in turns, each for at most so many minutes; raise ``BadInput`` if one fails."""
+    """Measure servers, several of them in turns, each for about so many minutes; raise ``BadInput`` if one fails."""
     found: list[Fingerprint] = []
     told = [server_facts(server.target) for server in servers]
 
@@ -235,7 +246,7 @@ def _leave_out(taking: Sequence["_Taking"], round_s: float) -> None:
         longest = max(larger, key=lambda probe: sum(each.spends_s(probe) for each in taking))
         for each in taking:
             if (took_s := each.took_s.pop(longest, None)) is not None:
-                each.skipped[longest.name] = f"takes {seconds(took_s)}, too long for the time given"
+                each.skipped[longest.name] = f"takes {seconds(took_s)}, {TOO_LONG}"
 
 
 class NotTaken(Exception):
@@ -266,14 +277,18 @@ class _Taking:
         self.limit = min((limit for limit in limits if isinstance(limit, int)), default=None)
         self.slots = self.facts.get("slots")
         longest = min(2048, self.limit or 2048)
-        _, notes = await learn(client, self.prompts, target, self.model, longest // 2)
+        counted = BenchPrompts(target, self.model, _COUNTED_SEED)
+        _, notes = await learn(client, counted, target, self.model, longest // 2)
+        self.prompts.scale, self.prompts.extras, self.prompts.limit_name = (
+            counted.scale, counted.extras, counted.limit_name,
+        )  # fmt: skip
         self.notes += notes
 
     async def try_out(self, probe: Probe, most_s: float, is_late: bool) -> None:
         """Take a probe for the first time, or say why it is left out."""
         reason = self._unfit(probe, most_s)
         if is_late and any(other.kind is probe.kind for other in self.took_s):
-            reason = reason or "too long for the time given, with those before it"
+            reason = reason or f"{TOO_LONG}, with those before it"
         if reason:
             self.skipped[probe.name] = reason
             return
@@ -301,7 +316,7 @@ class _Taking:
             if other.name in self.skipped:
                 return f"larger than {other.name}: {self.skipped[other.name].rpartition(': ')[2]}"
             if (took_s := self.took_s.get(other, 0.0)) > most_s:
-                return f"{other.name} takes {seconds(took_s)} already, too long for the time given"
+                return f"{other.name} takes {seconds(took_s)} already, {TOO_LONG}"
         return None
 
     def begin(self) -> None:
@@ -356,7 +371,7 @@ class _Taking:
                 ProbeTimes(
                     probe=probe,
                     tokens=round(statistics.fmean(self.tokens[probe]), 1),
-                    seconds=tuple(round(value, _PLACES) for value in self.values[probe]),
+                    seconds=tuple(round(value, PLACES) for value in self.values[probe]),
                     cached_share=round(statistics.fmean(shares), 3) if shares else None,
                 )
             )
@@ -367,6 +382,7 @@ class _Taking:
             took_s=round(took_s, 1),
             engine=self.facts,
             machine=machine_facts(),
+            tokens_per_word=round(self.prompts.scale.tokens_per_word, 4),
             probes=tuple(times),
             skipped={probe.name: self.skipped[probe.name] for probe in PROBES if probe.name in self.skipped},
             notes=tuple(self.notes),
@@ -402,7 +418,7 @@ class _Taking:
         return max(reply.end_s for reply in replies) - min(reply.sent_s for reply in replies)
 
     async def _decode(self, probe: Probe) -> float:
-        asked = [self.prompts.request(probe.prompt_tokens, ANSWER) for _ in range(probe.users)]
+        asked = [self.prompts.request(probe.prompt_tokens, probe.answer) for _ in range(probe.users)]
         return step_s(await self._together(probe, asked))
 
     async def _beside(self, probe: Probe) -> float:
@@ -479,11 +495,13 @@ def step_s(replies: Sequence[Reply]) -> float:
             at_s += [at_s[-1] + gap_s * pieces] * pieces
         arrivals.append(at_s)
     since_s, until_s = max(at_s[0] for at_s in arrivals), min(at_s[-1] for at_s in arrivals)
+    if since_s >= until_s:
+        raise NotTaken(f"the server {AT_ONCE} {plural(len(replies), 'answer')} at once")
     steps = []
     for reply, at_s in zip(replies, arrivals, strict=True):
         inside = sum(since_s < each <= until_s for each in at_s)
         steps.append(inside * (reply.output_tokens - 1) / max(1, len(at_s) - 1))
     together = statistics.fmean(steps)
     if together < _TOGETHER * (ANSWER - 1):
-        raise NotTaken(f"the server {AT_ONCE} {plural(len(replies), 'answer')} at once")
+        raise NotTaken(f"{plural(len(replies), 'answer')} {TOO_FAR_APART}")
     return (until_s - since_s) / together

@@ -1,56 +1,41 @@
-"""Compare two fingerprints term by term: what became slower, by how much, and which part of a step it is.
+"""Compare two fingerprints: what became slower, by how much, and which part of a step it is (``build_terms``).
 
-What a probe took before is split into what the same server's other probes tell: a request's time outside any step (a
-lone prompt, less one step), the step itself, and the part of it that grows with prompts or with contexts. A change of
-one term then changes each probe in its own way, and the probes' changes, as shares of what they took, are regressed on
-these by weighted least squares, far outliers damped. Terms are added one at a time, the one that explains most first,
-while it is worth its numbers (the Bayesian information criterion): the first is the cause. They are those of
-``physics.calibration.Correction``, and:
-
-- **graphs**: steps of more than K tokens take at least L, as the host launches their kernels one by one while the GPU
-  waits (Correction's launch factor without captured graphs). With K = 0 every step does: eager mode.
-- **context**: the part of a decode step that its contexts add: attention, another KV precision.
-- **cache**: the share of a repeated prompt that is computed again.
-
-A build is slower if the interval of any probe's change, or of any term's largest effect on a probe, lies beyond the
-tolerance. The intervals hold together: of two equal builds, one comparison in a hundred raises an alarm (Bonferroni).
+A build is slower if the interval of any probe's change lies beyond the tolerance, or the interval of what probes show
+together: the largest effect of a term on a probe. The intervals hold together: of two equal builds, one comparison in a
+hundred raises an alarm (Bonferroni).
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import NonNegativeInt, PositiveFloat
+from pydantic import Field, NonNegativeInt, PositiveFloat
 
-from tokonomics.errors import BadInput, shorten
-from tokonomics.operate.choose import NOISE
-from tokonomics.operate.fingerprint import AT_ONCE, SHORT, Fingerprint, Probe, ProbeKind, ProbeTimes
-from tokonomics.physics.calibration import FEW, MANY
-from tokonomics.physics.overhead import CAPTURED
+from tokonomics.errors import shorten
+from tokonomics.operate.build_terms import (
+    Explanation,
+    ProbePair,
+    Term,
+    effects,
+    explained,
+    pair_of,
+    ratio_of,
+    reach,
+    steps_of,
+    tested_columns,
+)
+from tokonomics.operate.fingerprint import AT_ONCE, TOO_FAR_APART, TOO_LONG, Fingerprint, Probe
 from tokonomics.types import Noun
-from tokonomics.units import percent, seconds
+from tokonomics.units import percent, seconds, times
 
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-Term = Literal["kernels", "decode", "prefill", "context", "host", "launch", "graphs", "request", "cache"]
 Side = Literal["slower", "faster"]
 Verdict = Literal["same", "slower", "faster"]
 
 TOLERANCE = 0.03
 """Changes up to this are none: half as much again as two alike servers differed by (``choose.NOISE``)."""
 FALSE_ALARMS = 0.01  # share of comparisons of equal builds that may raise an alarm; our choice
-_MEDIAN = math.sqrt(math.pi / 2)  # deviation of a median relative to that of a mean, of normal values
-_FAR = 3.0  # deviations from which a probe counts less (Huber's loss)
-_HUBER_ROUNDS = 5
-_LEAST_TIMES = 60  # values tried for the least time of a step, before the best of them is refined
-_PART, _WHOLE = 0.1, 0.5
-"""Shares of the changes that each term, and all together, have to explain to be named; our choice."""
-_LARGEST = 50.0  # of a logarithm, so that its exponential is a number
-_WAITED_STEPS = 0.5  # a prompt that arrives beside running answers waits for half of one of their steps
-_LINE_TO = 256  # tokens of lone prompts through which the line of a step's fixed part goes
 
 
 class ProbeChange(Noun):
@@ -66,7 +51,18 @@ class ProbeChange(Noun):
     explained: PositiveFloat | None = None  # the ratio that the terms found give
 
     def side(self, tolerance: float) -> Side | None:
-        return _side(self.low - 1, self.high - 1, tolerance)
+        return _side(self.low, self.high, tolerance)
+
+
+class JointChange(Noun):
+    """A change that many probes show together: the interval of its largest effect on one of them."""
+
+    what: str
+    low: PositiveFloat  # ratios
+    high: PositiveFloat
+
+    def side(self, tolerance: float) -> Side | None:
+        return _side(self.low, self.high, tolerance)
 
 
 class TermChange(Noun):
@@ -78,6 +74,7 @@ class TermChange(Noun):
     high: float
     above_tokens: NonNegativeInt | None = None  # of graphs: steps of more tokens than this
     before_s: float | None = None  # of launches: the least time of such a step before
+    longer_s: float | None = None  # of graphs: what the shortest step with prompts takes longer
     effect: float  # the largest on any probe, as a share of what it took; negative if faster
     said: str
 
@@ -97,9 +94,11 @@ class BuildChange(Noun):
     verdict: Verdict
     tolerance: float
     probes: tuple[ProbeChange, ...]
+    together: tuple[JointChange, ...] = ()  # what many probes show together, and was tested
     terms: tuple[TermChange, ...] = ()  # the cause first
     told: tuple[ToldChange, ...] = ()
     unlike: tuple[str, ...] = ()  # reasons why the two may not be comparable
+    left_out: dict[str, int] = Field(default_factory=dict)  # probes that one of the two did not take, by the reason
     turned: bool = False  # the new build is faster: the terms say what the old one did beyond it
 
     @property
@@ -111,16 +110,34 @@ class BuildChange(Noun):
         return self.verdict == "slower" or bool(self.lost)
 
     @property
+    def deciding(self) -> tuple[JointChange, ...]:
+        """Return what many probes show together beyond the tolerance, the surest first."""
+        beyond = [change for change in self.together if change.side(self.tolerance) == self.verdict]
+        return tuple(sorted(beyond, key=lambda row: row.high if self.verdict == "faster" else -row.low))
+
+    @property
     def typical(self) -> float:
         """Return the median of the probes' ratios."""
         return float(np.median([change.ratio for change in self.probes]))
 
+    @property
+    def smallest_found(self) -> float:
+        """Return the smallest ratio that would have been found of the median probe by itself."""
+        return (1 + self.tolerance) * float(np.median([change.high / change.ratio for change in self.probes]))
+
+    @property
+    def smallest_found_together(self) -> float | None:
+        """Return the smallest ratio that would have been found of what most probes show together."""
+        widths = [math.sqrt(change.high / change.low) for change in self.together]
+        return (1 + self.tolerance) * min(widths) if widths else None
+
 
 def compare(old: Fingerprint, new: Fingerprint, tolerance: float = TOLERANCE) -> BuildChange:
     """Return what changed from one build to another."""
-    pair = _pair(old, new)
-    probes, tests = pair.probes, len(pair.probes) + len(_LINEAR)
-    reach = pair.reach(tests)
+    pair = pair_of(old, new)
+    tested = tested_columns(pair)
+    chance = FALSE_ALARMS / (len(pair.probes) + len(tested))
+    away = reach(chance, pair.freedom) * pair.whole_error
     changes = [
         ProbeChange(
             probe=probe,
@@ -128,17 +145,17 @@ def compare(old: Fingerprint, new: Fingerprint, tolerance: float = TOLERANCE) ->
             before_s=float(pair.before[place]),
             after_s=float(pair.after[place]),
             ratio=float(np.exp(pair.change[place])),
-            low=float(np.exp(pair.change[place] - reach * pair.error[place])),
-            high=float(np.exp(pair.change[place] + reach * pair.error[place])),
+            low=float(ratio_of(pair.change[place] - away[place])),
+            high=float(ratio_of(pair.change[place] + away[place])),
         )
-        for place, probe in enumerate(probes)
+        for place, probe in enumerate(pair.probes)
     ]
-    sides = {change.side(tolerance) for change in changes}
-    sides |= {_side(low, high, tolerance) for low, high in _effects(pair, reach)}
+    joint = [JointChange(what=what, low=low, high=high) for what, low, high in effects(pair, tested, chance)]
+    sides = {change.side(tolerance) for change in changes} | {change.side(tolerance) for change in joint}
     verdict: Verdict = "slower" if "slower" in sides else "faster" if "faster" in sides else "same"
     turned = verdict == "faster"
     slow = pair.turned() if turned else pair
-    best = _explained(slow, tolerance) if verdict != "same" else _NOTHING
+    best = explained(slow, tolerance) if verdict != "same" else Explanation()
     if best.left is not None and best.terms:
         ratios = 1 + slow.excess - best.left
         changes = [
@@ -149,296 +166,18 @@ def compare(old: Fingerprint, new: Fingerprint, tolerance: float = TOLERANCE) ->
         verdict=verdict,
         tolerance=tolerance,
         probes=tuple(changes),
-        terms=tuple(_named(slow, best, reach)),
+        together=tuple(joint),
+        terms=tuple(_named(slow, best)),
         told=tuple(_told(old, new, tolerance)),
         unlike=tuple(_unlike(old, new)),
+        left_out=_left_out(old, new),
         turned=turned,
     )
 
 
 def _side(low: float, high: float, tolerance: float) -> Side | None:
-    """Return to which side an interval of a relative change lies beyond the tolerance."""
-    return "slower" if low > tolerance else "faster" if high < -tolerance else None
-
-
-# --- two builds as arrays, and what the old one's probes tell of its steps -------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """The probes that both builds ran: their medians, and how far the change of each may be off by chance."""
-
-    probes: tuple[Probe, ...]
-    before: Array
-    after: Array
-    error: Array  # one deviation of ``change``
-    freedom: float  # degrees of freedom of these deviations
-
-    @property
-    def change(self) -> Array:
-        return np.log(self.after / self.before)
-
-    @property
-    def excess(self) -> Array:
-        """Return the change as a share of what a probe took before."""
-        return self.after / self.before - 1
-
-    @property
-    def weights(self) -> Array:
-        return 1 / (self.error * self.after / self.before) ** 2
-
-    def turned(self) -> "_Pair":
-        """Return the change back."""
-        return replace(self, before=self.after, after=self.before)
-
-    def reach(self, tests: int) -> float:
-        """Return how many deviations an interval reaches if so many are to hold together."""
-        from scipy.stats import t as student
-
-        return float(student.ppf(1 - FALSE_ALARMS / tests / 2, self.freedom))
-
-
-def _pair(old: Fingerprint, new: Fingerprint) -> _Pair:
-    before, after = old.times(), new.times()
-    probes = tuple(probe for probe in before if probe in after)
-    if not probes:
-        raise BadInput("the two fingerprints have no probe in common: their servers take too different loads")
-    errors = [NOISE**2 + _error(before[probe]) ** 2 + _error(after[probe]) ** 2 for probe in probes]
-    rounds = [len(before[probe].seconds) + len(after[probe].seconds) - 2 for probe in probes]
-    return _Pair(
-        probes,
-        np.array([before[probe].median_s for probe in probes]),
-        np.array([after[probe].median_s for probe in probes]),
-        np.sqrt(errors),
-        max(1.0, float(np.median(rounds))),
-    )
-
-
-def _error(times: ProbeTimes) -> float:
-    """Return one deviation of the logarithm of a probe's median, from its rounds."""
-    logs = np.log(times.seconds)
-    return _MEDIAN * float(logs.std(ddof=1)) / math.sqrt(len(logs)) if len(logs) > 1 else 1.0
-
-
-@dataclass(frozen=True)
-class _Steps:
-    """What a probe's time is made of, as far as the other probes tell; one row for each probe."""
-
-    requests: Array  # times that a request's time outside any step is in it
-    steps: Array  # that it waits for
-    step_s: Array  # of the step that computes it
-    waits_s: Array  # for the step before
-    tokens: Array  # of the step that computes it
-    context_s: Array  # what contexts add to a decode step
-    cached_s: Array  # what the prompt would take, of a prompt sent twice
-
-
-def _steps(pair: _Pair) -> _Steps:
-    took = dict(zip(pair.probes, pair.before.tolist(), strict=True))
-    alone = {probe.prompt_tokens: value for probe, value in took.items() if probe.kind is ProbeKind.prompt}
-    fixed_s = _intercept({tokens: value for tokens, value in alone.items() if tokens <= _LINE_TO} or alone)
-    one = next((value for probe, value in took.items() if probe == Probe(**_ONE_ANSWER)), 0.0)
-    request_s = max(0.0, fixed_s - one)
-    short_s = max(0.0, min(alone.values(), default=0.0) - request_s)  # the step of a short prompt
-    rows = []
-    for probe, value in took.items():
-        is_decode, is_beside = probe.kind is ProbeKind.decode, probe.kind is ProbeKind.beside
-        tokens = probe.prompt_tokens * (probe.users if probe.kind is not ProbeKind.beside else 1)
-        short = Probe(kind=ProbeKind.decode, prompt_tokens=SHORT, users=probe.users)
-        waits_s = _WAITED_STEPS * took.get(short, one) if is_beside else 0.0
-        step_s = value if is_decode else max(0.0, value - request_s - waits_s)
-        computed_s = max(0.0, alone.get(tokens, 0.0) - fixed_s) if probe.kind is ProbeKind.again else 0.0
-        if computed_s and value - fixed_s < computed_s / 2:  # found in the cache, but for its end
-            tokens, step_s = SHORT, min(step_s, short_s)
-        rows.append((
-            0.0 if is_decode else 1.0,
-            1 + _WAITED_STEPS * is_beside,
-            step_s,
-            waits_s,
-            probe.users if is_decode else tokens + (probe.users if is_beside else 0),
-            max(0.0, value - took.get(short, value)) if is_decode else 0.0,
-            computed_s,
-        ))  # fmt: skip
-    return _Steps(*np.array(rows, dtype=np.float64).T)
-
-
-_ONE_ANSWER = {"kind": ProbeKind.decode, "prompt_tokens": SHORT, "users": 1}
-
-
-def _intercept(alone: dict[int, float]) -> float:
-    """Return what the shortest prompts take beside their tokens: the start of the line through them."""
-    if not alone:
-        return 0.0
-    if len(alone) == 1:
-        return next(iter(alone.values()))
-    tokens, values = np.array(list(alone), dtype=np.float64), np.array(list(alone.values()))
-    slope, start = np.polyfit(tokens, values, 1, w=1 / values)
-    return float(np.clip(start if slope > 0 else values.min(), 0.0, values.min()))
-
-
-# --- regression on the terms -----------------------------------------------------------------------------------------
-
-_LINEAR: tuple[Term, ...] = ("kernels", "decode", "prefill", "context", "host", "request", "cache")
-"""Terms whose effect on a probe is proportional to their size; one that explains all comes before its parts."""
-
-
-def _columns(pair: _Pair) -> dict[Term, Array]:
-    """Return what one unit of each term adds to each probe, as a share of what it took."""
-    had = _steps(pair)
-    # Long prompts are kernels' work (``Correction.factor``), short ones where they take more than the shortest.
-    long = np.log(np.clip(had.tokens, FEW, MANY) / FEW) / math.log(MANY / FEW)
-    alone = (had.requests > 0) & (had.steps == 1)
-    shortest_s = had.step_s[alone].min(initial=math.inf)
-    place = np.maximum(long, 1 - np.minimum(shortest_s, had.step_s) / np.maximum(had.step_s, 1e-12))
-    added: dict[Term, Array] = {
-        "kernels": had.step_s + had.waits_s,
-        "decode": (1 - had.requests) * had.step_s + had.waits_s,
-        "prefill": had.requests * place * had.step_s,
-        "context": had.context_s,
-        "host": had.steps,
-        "request": had.requests,
-        "cache": had.cached_s,
-    }
-    return {term: column / pair.before for term, column in added.items() if np.count_nonzero(column) > 1}
-
-
-class _Least(NamedTuple):
-    """Steps that take a least time, however little they compute: those with prompts, or of more tokens than this."""
-
-    term: Term
-    above_tokens: int = 0
-
-
-_LEAST = (_Least("launch"), *(_Least("graphs", 2**power if power >= 0 else 0) for power in range(-1, 10)))
-"""Largest captured steps are tried at the sizes of the probes' steps; 512 is the largest by default (vLLM)."""
-
-
-@dataclass(frozen=True)
-class _Explained:
-    """A set of terms fitted to the changes."""
-
-    terms: tuple[Term, ...]
-    sizes: tuple[float, ...] = ()
-    errors: tuple[float, ...] = ()
-    effects: tuple[float, ...] = ()  # the largest on a probe
-    least: _Least | None = None
-    left: Array | None = None  # of the changes, what is not explained
-    loss: float = math.inf
-
-
-_NOTHING = _Explained(())
-
-
-def _solved(columns: Array, excess: Array, weights: Array) -> tuple[Array, Array, Array, float]:
-    """Return sizes, their deviations, what is left, and the loss, with far outliers damped (Huber)."""
-    damped = weights
-    sizes: Array = np.zeros(columns.shape[1])
-    left = excess
-    for _ in range(_HUBER_ROUNDS if columns.shape[1] else 1):
-        root = np.sqrt(damped)
-        sizes = np.asarray(np.linalg.lstsq(columns * root[:, None], excess * root, rcond=None)[0])
-        left = excess - columns @ sizes
-        damped = weights * np.minimum(1.0, _FAR / np.maximum(np.sqrt(weights) * np.abs(left), 1e-9))
-    loss = _loss(left, weights)
-    scale = max(1.0, loss / max(1, len(excess) - columns.shape[1]))
-    spread = np.linalg.pinv((columns * damped[:, None]).T @ columns) * scale
-    return sizes, np.sqrt(np.maximum(np.diag(spread), 0.0)), left, loss
-
-
-def _loss(left: Array, weights: Array) -> float:
-    """Return Huber's loss: squares of deviations, and only as much as their size for those far off."""
-    far = np.sqrt(weights) * np.abs(left)
-    return float(np.sum(np.where(far <= _FAR, far**2, 2 * _FAR * far - _FAR**2)))
-
-
-def _effects(pair: _Pair, reach: float) -> Iterator[tuple[float, float]]:
-    """Yield for each term by itself the interval of its largest effect on a probe, from logarithms: alike both ways."""
-    for column in _columns(pair).values():
-        (size,), (error,), _, _ = _solved(
-            column[:, None], pair.change, pair.error**-2
-        )  # as logarithms, alike both ways
-        most = float(column.max())
-        yield math.expm1((size - reach * error) * most), math.expm1(min(_LARGEST, (size + reach * error) * most))
-
-
-def _explained(pair: _Pair, tolerance: float) -> _Explained:
-    """Return the terms that explain the changes: add the best one while it is worth its numbers."""
-    columns, had = _columns(pair), _steps(pair)
-    found: tuple[Term, ...] = ()
-    best = _fitted(pair, columns, had, (), None)
-    whole_loss = best.loss
-    while True:
-        linear = tuple(term for term in found if term in columns)
-        rest = [term for term in columns if term not in found]
-        more = [_fitted(pair, columns, had, (*linear, term), best.least) for term in rest]
-        if best.least is None:
-            more += [_fitted(pair, columns, had, linear, least) for least in _LEAST]
-        tried = min(more, key=lambda fit: _worth(fit, pair), default=best)
-        new = next((term for term in tried.terms if term not in found), None)
-        if new is None or _worth(tried, pair) >= _worth(best, pair):
-            break
-        if abs(tried.effects[tried.terms.index(new)]) <= tolerance or best.loss - tried.loss < _PART * whole_loss:
-            break
-        best, found = tried, (*found, new)
-    if best.loss > (1 - _WHOLE) * whole_loss:
-        return _NOTHING
-    places = [best.terms.index(term) for term in found]
-    sizes, errors, effects = ([values[at] for at in places] for values in (best.sizes, best.errors, best.effects))
-    return replace(best, terms=found, sizes=tuple(sizes), errors=tuple(errors), effects=tuple(effects))
-
-
-def _worth(fit: _Explained, pair: _Pair) -> float:
-    """Return the Bayesian information criterion; a fit closer than the noise is not better for it."""
-    count, numbers = len(pair.probes), len(fit.terms) + (fit.least is not None)
-    return count * math.log(max(fit.loss, count) / count) + math.log(count) * numbers
-
-
-def _fitted(
-    pair: _Pair, columns: dict[Term, Array], had: _Steps, linear: tuple[Term, ...], least: _Least | None
-) -> _Explained:
-    """Fit terms together; where some steps take a least time, try many."""
-    none = np.zeros(len(pair.probes))
-    matrix = np.stack([columns[term] for term in linear], axis=1) if linear else none[:, None][:, :0]
-
-    def fit(offset: Array, more: Array = matrix[:, :0]) -> tuple[Array, Array, Array, float]:
-        return _solved(np.concatenate([matrix, more], axis=1), pair.excess - offset, pair.weights)
-
-    def effects(sizes: Array) -> list[float]:
-        return [float(size * columns[term].max()) for term, size in zip(linear, sizes, strict=False)]
-
-    if least is None:
-        sizes, errors, left, loss = fit(none)
-        return _Explained(linear, tuple(sizes), tuple(errors), tuple(effects(sizes)), None, left, loss)
-    step_s, share = had.step_s, 1 / pair.before
-    prompts, larger = had.requests > 0, had.tokens > least.above_tokens
-    # How much of a lone prompt is its step is known only roughly, so steps with prompts have a least time of their own.
-    groups = [larger & ~prompts, larger & prompts]
-    if least.term == "launch":  # in captured pieces up to so many tokens, kernel by kernel above
-        groups = [prompts & within for within in (had.tokens <= CAPTURED, had.tokens > CAPTURED)]
-    if not any(group.any() for group in groups):
-        return _NOTHING
-    times, others = [], none
-
-    def added(group: Flags, least_s: float) -> Array:
-        return np.where(group, np.maximum(least_s - step_s, 0.0), 0.0) * share
-
-    def loss_at(offset: Array) -> float:
-        return fit(offset)[3] if linear else _loss(pair.excess - offset, pair.weights)
-
-    for group in groups:
-        ends = float(step_s[group].min(initial=1.0)), float(pair.after[group].max(initial=1e-9))
-        tried = np.geomspace(max(ends[0], 1e-9), max(ends[1], 1.01 * ends[0], 1e-9), _LEAST_TIMES)
-        losses = [loss_at(others + added(group, least_s)) for least_s in tried]
-        times.append(float(tried[int(np.argmin(losses))]))
-        others = others + added(group, times[-1])
-    slopes = [np.where(group & (step_s < at), share, 0.0) for group, at in zip(groups, times, strict=True)]
-    sizes, errors, _, _ = fit(others, np.stack(slopes, axis=1))
-    moved = sizes[len(linear) :]  # between two that were tried
-    times = [max(0.0, at + float(more)) for at, more in zip(times, moved, strict=True)]
-    whole = sum((added(group, at) for group, at in zip(groups, times, strict=True)), none)
-    sizes, _, left, loss = fit(whole)
-    terms, most = (*linear, least.term), (*effects(sizes), float(whole.max()))
-    return _Explained(terms, (*sizes, times[0]), tuple(errors[: len(terms)]), most, least, left, loss)
+    """Return to which side an interval of a ratio lies beyond the tolerance."""
+    return "slower" if low > 1 + tolerance else "faster" if high < 1 - tolerance else None
 
 
 # --- in words --------------------------------------------------------------------------------------------------------
@@ -454,10 +193,13 @@ _SAID: dict[Term, str] = {
 }
 
 
-def _named(pair: _Pair, found: _Explained, reach: float) -> Iterator[TermChange]:
-    """Yield each term found with its size as people say it: a factor, seconds, a share."""
+def _named(pair: ProbePair, found: Explanation) -> Iterator[TermChange]:
+    """Yield each term found with its size as people say it: a factor, seconds, a share; all their intervals hold."""
+    had, chance = steps_of(pair), FALSE_ALARMS / max(1, len(found.terms))
+    shortest_s = had.step_s[had.requests > 0].min(initial=math.inf)
+    deviations = float(reach(chance, float(np.median(pair.freedom))))
     for place, term in enumerate(found.terms):
-        size, away = found.sizes[place], reach * found.errors[place]
+        size, away = found.sizes[place], deviations * found.errors[place]
         is_factor = term in ("kernels", "decode", "prefill", "context")
         size += is_factor
         yield TermChange(
@@ -466,7 +208,8 @@ def _named(pair: _Pair, found: _Explained, reach: float) -> Iterator[TermChange]
             low=size - away,
             high=size + away,
             above_tokens=found.least.above_tokens if term == "graphs" and found.least else None,
-            before_s=_steps(pair).step_s[_steps(pair).requests > 0].min(initial=math.inf) if term == "launch" else None,
+            before_s=shortest_s if term == "launch" else None,
+            longer_s=found.with_prompts_s - shortest_s if term == "graphs" and found.with_prompts_s else None,
             effect=found.effects[place],
             said=_said(term, size, found.least.above_tokens if found.least else 0),
         )
@@ -483,7 +226,7 @@ def _said(term: Term, size: float, above: int) -> str:
         return _SAID[term].format(percent(abs(size)), "more" if size > 0 else "less")
     if term in ("host", "request"):
         return _SAID[term].format(seconds(abs(size)), "longer" if size > 0 else "less")
-    return _SAID[term].format(f"{max(0.0, size):.2f} times")
+    return _SAID[term].format(times(max(0.0, size)))
 
 
 _TOLD: dict[str, str] = {
@@ -524,11 +267,28 @@ def _unlike(old: Fingerprint, new: Fingerprint) -> Iterator[str]:
         if before is not None and after is not None and before != after:
             names = (", ".join(value) if isinstance(value, list) else str(value) for value in (before, after))
             yield f"another {what}: {' → '.join(shorten(name, 60) for name in names)}"
+    words = [mark.tokens_per_word for mark in (old, new)]
+    if words[0] and words[1] and abs(words[1] / words[0] - 1) > _SAME_WORDS:
+        yield f"a word has {words[1]:.2f} tokens, and had {words[0]:.2f}: another tokenizer"
     before, after = old.times(), new.times()
     counted = [after[probe].tokens / before[probe].tokens for probe in before if probe in after]
     if counted and abs(np.median(counted) - 1) > _COUNTED:
-        yield "prompts of the same words have another number of tokens: another tokenizer or chat template"
+        yield "the prompts of a probe have another number of tokens: another tokenizer or chat template"
 
 
+_SAME_WORDS = 0.03
+"""Share by which the tokens of the same words may differ: servers of a short context count fewer (our choice)."""
 _COUNTED = 0.1
-"""Share by which the tokens of equal prompts may differ; words are drawn at random (our choice)."""
+"""Share by which the tokens of a probe's prompts may differ; their words are drawn at random (our choice)."""
+
+
+def _left_out(old: Fingerprint, new: Fingerprint) -> dict[str, int]:
+    """Return how many probes one of the two did not take, by the reason, the most frequent first."""
+    reasons = {**old.skipped, **new.skipped}.values()
+    kinds = [next((said for part, said in _WHY.items() if part in reason), shorten(reason, 60)) for reason in reasons]
+    return dict(Counter(kinds).most_common())
+
+
+_WHY = {TOO_LONG: TOO_LONG, "at once": "more than the server runs at once", TOO_FAR_APART: TOO_FAR_APART,
+        "longer than": "longer than the server takes"}  # fmt: skip
+"""Reasons for leaving out a probe, by what their texts have in common."""

@@ -17,7 +17,7 @@ from tokonomics.errors import TokonomicsError
 from tokonomics.measure.calibrate import calibrate
 from tokonomics.measure.evidence import Evidence
 from tokonomics.measure.measurements import Measurement, Metric, Mode, RunFacts
-from tokonomics.operate.fingerprint import ANSWER, PROBES, SHORT, Fingerprint, ProbeKind
+from tokonomics.operate.fingerprint import PROBES, SHORT, Fingerprint, ProbeKind
 from tokonomics.operate.guard import BuildChange, TermChange
 from tokonomics.operate.replay_rate import simulated_rate
 from tokonomics.physics.calibration import Correction, Profile, active, using
@@ -103,7 +103,7 @@ def measurements(mark: Fingerprint, deployment: Deployment) -> Iterator[Measurem
         if probe.kind is ProbeKind.prompt:
             load = {"mode": Mode.fixed_concurrency, "metric": Metric.ttft_s, "output_tokens": 1}
         elif probe.kind is ProbeKind.decode and probe.prompt_tokens == SHORT:
-            load = {"mode": Mode.fixed_batch, "metric": Metric.tpot_s, "output_tokens": ANSWER}
+            load = {"mode": Mode.fixed_batch, "metric": Metric.tpot_s, "output_tokens": probe.answer}
         else:
             continue
         yield Measurement(
@@ -169,9 +169,11 @@ def _with(setup: Setup, level: Correction, term: TermChange, size: float, steps:
     if term.term == "graphs" and engine:
         above = term.above_tokens or 0
         setup = setup.deployed(flags=setup.deployment.flags.model_copy(update={"captured_tokens": above}))
-        running = math.sqrt((above + 1) * _MOST_RUNNING)  # among those whose steps told the least time
         own_s = float(_without_graphs(steps).launch_s(above + 1)) - composed_s
+        running = math.sqrt((above + 1) * _MOST_RUNNING)  # among those whose steps told the least time
         launches_s = size - composed_s - engine.sequence_s * running
+        if term.longer_s is not None:  # how a lone prompt divides into request and step is the simulator's own
+            launches_s = float(steps.launch_s(SHORT)) - composed_s + term.longer_s + size - term.size
         factors["launch"] = max(0.01, launches_s / own_s) if own_s > 0 else 1.0
     if term.term == "cache" and size > _COMPUTED_AGAIN:
         setup = replace(setup, prefix_cache=False)

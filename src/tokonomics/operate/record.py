@@ -187,7 +187,7 @@ def read_record(path: Path, field: str = "out") -> Record:
     return read_sealed(path, Record, field)
 
 
-def read_sealed(path: Path, kind: type[Kept], field: str) -> Kept:
+def read_sealed(path: Path, kind: type[Kept], field: str | None = None) -> Kept:
     """Read what ``save_record`` wrote; raise ``BadInput`` if it is of another kind or was changed by hand."""
     try:
         text = path.read_bytes()

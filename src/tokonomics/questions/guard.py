@@ -4,12 +4,13 @@ Each side is a fingerprint in a file, or a server that is measured now; two serv
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from tokonomics.addresses import split_address, target
-from tokonomics.errors import BadInput, UnknownName, option
+from tokonomics.catalog.load_models import find_model
+from tokonomics.errors import BadInput, TokonomicsError, UnknownName, option, shorten
 from tokonomics.files import check_path
 from tokonomics.money.cost import cost
 from tokonomics.operate.fingerprint import PROBES, Fingerprint, ProbedServer, fingerprints
@@ -17,6 +18,7 @@ from tokonomics.operate.guard import BuildChange, ToldChange, compare
 from tokonomics.operate.guard_price import held_rates
 from tokonomics.operate.record import read_sealed, save_record
 from tokonomics.operate.trial import requests_for, server_facts
+from tokonomics.physics.deployment import Deployment
 from tokonomics.questions.request import SILENT, Listener
 from tokonomics.questions.requests.run import GuardRequest
 from tokonomics.questions.result import Result
@@ -58,6 +60,7 @@ class BuildPrice(Noun):
     price_from: str | None
     calibrated: str
     left_out: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ()  # what was asked for is not what the fingerprints are of
 
     def is_dearer(self, tolerance: float) -> bool:
         never = self.before_rate > 0 and self.after_rate <= 0
@@ -86,7 +89,12 @@ class GuardResult(Result):
     def headline(self) -> str:
         if self.change is None:
             return f"{self.old.name}: {len(self.old.mark.probes)} probes"
-        said = self.change.terms[0].said if self.change.terms else f"{percent(self.change.typical - 1)} in the median"
+        said = f"{percent(self.change.typical - 1)} in the median"
+        if self.change.deciding:
+            first = self.change.deciding[0]
+            said = f"{first.what}, {percent(first.low - 1)} to {percent(first.high - 1)}"
+        if self.change.terms:
+            said = self.change.terms[0].said
         return f"{self.change.verdict}: {said}"
 
 
@@ -136,8 +144,8 @@ def _read(name: str) -> Fingerprint:
     path = Path(name)
     if path.suffix.lower() != ".json":
         fix = "Such as build-a.json, or http://localhost:8000."
-        raise BadInput(f"'{name}' is neither a fingerprint nor the address of a server", field="old, new", fix=fix)
-    return read_sealed(path, Fingerprint, "old, new")
+        raise BadInput(f"'{name}' is neither a fingerprint nor the address of a server", fix=fix)
+    return read_sealed(path, Fingerprint)
 
 
 def _keep(request: GuardRequest, name: str, mark: Fingerprint, is_older: bool) -> BuildMark:
@@ -192,4 +200,20 @@ def _price(
         price_from=rented[1] if rented else None,
         calibrated=rates.calibrated,
         left_out=rates.left_out,
+        unlike=tuple(_not_as_asked((old, new), setup.deployment)),
     )
+
+
+def _not_as_asked(marks: Sequence[Fingerprint], priced: Deployment) -> Iterator[str]:
+    """Yield where the model or the engine that is priced is another one than was measured."""
+    for served in dict.fromkeys(mark.model for mark in marks):
+        try:
+            measured = find_model(served).key
+        except TokonomicsError:  # a name of the server's own
+            yield f"'{shorten(served, 60)}' was measured, and {priced.model.key} is priced: is it the same model?"
+            continue
+        if measured != priced.model.key:
+            yield f"{measured} was measured, and {priced.model.key} is priced"
+    for engine in dict.fromkeys(mark.engine.get("engine") for mark in marks):
+        if engine and engine != priced.engine.key:
+            yield f"{engine} was measured, and {priced.engine.key} is priced"

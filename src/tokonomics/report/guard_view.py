@@ -11,9 +11,10 @@ from tokonomics.report import blocks
 from tokonomics.report.answer import Answer
 from tokonomics.report.markdown import markdown
 from tokonomics.report.wording import NO_VALUE, usd_text
-from tokonomics.units import plural, seconds, usd
+from tokonomics.units import count, plural, seconds, times, usd
 
 _MOST = 12  # probes shown before the rest is folded
+_MOST_TOGETHER = 3  # groups of probes; the surest come first, and others overlap them
 
 
 def guard(result: GuardResult, request: GuardRequest) -> Answer:
@@ -56,7 +57,15 @@ def _verdict(result: GuardResult, change: BuildChange) -> blocks.Line:
         return blocks.headline("No slower" if not lost else "As fast", f"{lost}: {many}", "worst" if lost else "best")
     cause = f": {_cause(change)}" if change.terms else ""
     slower = change.verdict == "slower"
-    return blocks.headline("Slower" if slower else "Faster", f"{cause}; {many}", "worst" if slower else "best")
+    sure = ""
+    if not any(counts) and change.deciding:  # no probe is sure by itself
+        first = change.deciding[0]
+        sure = f"; no probe tells it alone, together they do: {first.what}, {_span(first.low, first.high)}"
+    return blocks.headline("Slower" if slower else "Faster", f"{cause}{sure}; {many}", "worst" if slower else "best")
+
+
+def _span(low: float, high: float) -> str:
+    return f"{_percent(low)} to {_percent(high)}"
 
 
 def _cause(change: BuildChange) -> str:
@@ -65,7 +74,7 @@ def _cause(change: BuildChange) -> str:
 
 
 def _findings(result: GuardResult, change: BuildChange) -> blocks.View:
-    for why in change.unlike:
+    for why in (*change.unlike, *(result.price.unlike if result.price else ())):
         yield blocks.line(blocks.Span(f"Not quite alike: {why}", "warn"))
     if result.price:
         yield _price(result.price, change.tolerance)
@@ -77,6 +86,14 @@ def _findings(result: GuardResult, change: BuildChange) -> blocks.View:
             (">at most", lambda row: _percent(1 + row.effect)),
             (">99 % interval", lambda row: _ends(row.term, row.low, row.high)),
             title="Cause" if len(change.terms) == 1 else "Causes, the strongest first",
+        )
+    if change.deciding:
+        yield blocks.listed(
+            change.deciding,
+            ("!probes with", lambda row: row.what),
+            (">the most changed one", lambda row: _span(row.low, row.high)),
+            title=f"What makes the build {change.verdict}, of all probes together",
+            shown=_MOST_TOGETHER,
         )
     if change.told:
         yield blocks.listed(
@@ -92,19 +109,19 @@ def _ends(term: str, low: float, high: float) -> str:
         return f"{seconds(max(0.0, low))} to {seconds(max(0.0, high))}" if high > 0 else NO_VALUE
     if term == "cache":
         return f"{low * 100:.0f} to {high * 100:.0f} %"
-    return f"{low:.2f} to {high:.2f} times"
+    return f"{low:.2f} to {times(high)}"
 
 
 def _price(price: BuildPrice, tolerance: float) -> blocks.Facts:
     span = ""
     if price.ratio is not None and price.low is not None and price.high is not None:
-        span = f"{_percent(price.ratio)} (99 %: {_percent(price.low)} to {_percent(price.high)})"
+        span = f"{_percent(price.ratio)} (99 %: {_span(price.low, price.high)})"
     mood: blocks.Mood = "worst" if price.is_dearer(tolerance) else "strong"
     per_mtok = f"{usd_text(price.before_usd_per_mtok)} → {usd_text(price.after_usd_per_mtok)}"
     month = ""
     if price.before_usd_per_month is not None and price.after_usd_per_month is not None:
         month = f"{usd(price.before_usd_per_month)} → {usd(price.after_usd_per_month)} a month for this traffic"
-    rates = f"{price.before_rate:.3g} → {price.after_rate:.3g} requests/s"
+    rates = f"{count(price.before_rate)} → {count(price.after_rate)} requests/s"
     return blocks.facts(
         ("$/Mtok", blocks.Span(per_mtok, mood), span, price.after_usd_per_mtok),
         ("bill", month or NO_VALUE, "replicas as full as the targets allow", price.after_usd_per_month),
@@ -122,7 +139,7 @@ def _probes(change: BuildChange, shown: int | None) -> blocks.Table:
         (">before", lambda row: seconds(row.before_s)),
         (">after", lambda row: seconds(row.after_s)),
         (">change", lambda row: _marked(row, change.tolerance)),
-        (">interval", lambda row: f"{_percent(row.low)} to {_percent(row.high)}"),
+        (">interval", lambda row: _span(row.low, row.high)),
         (">explained", lambda row: NO_VALUE if row.explained is None else _percent(row.explained)) if told else None,
         title="Probes, the most changed first",
         shown=shown,
@@ -136,12 +153,15 @@ def _marked(row: ProbeChange, tolerance: float) -> blocks.Span:
 
 def _percent(ratio: float) -> str:
     """Write a ratio as a change: +12 %; from twice on as a factor."""
-    return f"{ratio:.2g} times" if ratio >= 2 else f"{100 * (ratio - 1):+.1f} %"
+    return times(ratio) if ratio >= 2 else f"{100 * (ratio - 1):+.1f} %"
 
 
 def _small_print(result: GuardResult, change: BuildChange) -> list[str]:
     size = f"Changes up to {_percent(1 + change.tolerance)[1:]} are none ({option('tolerance')})"
     said = [f"{size}; of a hundred comparisons of equal builds, one raises an alarm."]
+    alone, joint = _percent(change.smallest_found), change.smallest_found_together
+    together = f"; what most show together, from {_percent(joint)} on" if joint and change.verdict == "same" else ""
+    said.append(f"A typical probe's change is found from {alone} on{together}{_left_out(change)}.")
     if result.price:
         said += [f"Level: {result.price.calibrated}.", *(f"{line}." for line in result.price.left_out)]
         said += [f"Price: {result.price.price_from}."] if result.price.price_from else []
@@ -151,12 +171,20 @@ def _small_print(result: GuardResult, change: BuildChange) -> list[str]:
     return said + [_kept(side) for side in (result.old, result.new) if side and side.kept]
 
 
+def _left_out(change: BuildChange) -> str:
+    """Say how many probes are not compared, and why."""
+    if not change.left_out:
+        return ""
+    why = "; ".join(f"{number} {reason}" for reason, number in change.left_out.items())
+    return f". {plural(sum(change.left_out.values()), 'probe')} left out: {why}"
+
+
 # --- one fingerprint ------------------------------------------------------------------------------------------------
 
 
 def _fingerprint(side: BuildMark) -> blocks.View:
     mark = side.mark
-    took = f" in {seconds(mark.took_s, 2)}"
+    took = f" in {seconds(mark.took_s)}"
     yield blocks.headline(plural(len(mark.probes), "probe"), f" of {mark.model}, {_build(mark)}{took}")
     yield blocks.listed(
         mark.probes,

@@ -309,7 +309,14 @@ class GuardRequest(SomeGpu, Layout, Traffic, Objectives, Priced, Profiled):
     )
     model: Text | None = declared(A_MODEL, kind=Kind.MODEL, example="llama-3.1-8b", without="no price")
     out: Text | None = saved("Keep the fingerprint that is taken (.json); of two, the newer.", "build-b.json")
-    minutes: Number = declared("The most minutes for each server.", 10.0, low=0.05, high=600, unit="min")
+    minutes: Number = declared(
+        "About how many minutes each server is measured. The longest loads are left out to keep to it, but the others "
+        "are taken five times each, so that a slow server takes longer.",
+        10.0,
+        low=0.05,
+        high=600,
+        unit="min",
+    )
     tolerance: Share = declared("Changes up to this are none: 0.03 or 3%.", 0.03, low=0, high=1)
     format: Text | None = declared("Print a comment for a pull request or a job's summary: github.", example="github")
     timeout: Number = declared("Seconds after which a request has failed.", 120.0, unit="s", rare=True)
