@@ -267,22 +267,30 @@ class Ledger:
         """Join windows older than two days into hours, and drop those older than five weeks, with their forecasts."""
         old = (now - FINE_S) // SECONDS_PER_HOUR * SECONDS_PER_HOUR
         within = f"CAST(start AS INTEGER) % {round(SECONDS_PER_HOUR)}"
-        fine = list(self._windows(f"start < ? AND {within} > 0 ORDER BY start", old))
-        hours: dict[tuple[str, str, float], ServedWindow] = {}
-        for window in fine:
-            start = window.start // SECONDS_PER_HOUR * SECONDS_PER_HOUR
-            key = (window.target, window.model, start)
-            first = hours.get(key) or self.window(*key)
-            hours[key] = joined(first, window, start) if first else window.model_copy(update={"start": start})
+        with undamaged(self.path):
+            servers = self._db.execute(
+                f"SELECT DISTINCT target, model FROM windows WHERE start < ? AND {within} > 0", (old,)
+            ).fetchall()
         try:
+            for server in servers:  # one at a time: those of a day of a large fleet are many
+                self._join_into_hours(server, f"target = ? AND model = ? AND start < ? AND {within} > 0", old)
             self._db.execute("BEGIN IMMEDIATE")
-            self._db.execute(f"DELETE FROM windows WHERE start < ? AND {within} > 0", (old,))
-            self._insert_windows(hours.values())
             for table, kept_s in (("windows", KEPT_S), ("forecasts", FORECASTS_KEPT_S)):
                 self._db.execute(f"DELETE FROM {table} WHERE start < ?", (now - kept_s,))
             self._db.execute("COMMIT")
         except sqlite3.Error:
             self._roll_back()  # a full disk: tomorrow again
+
+    def _join_into_hours(self, server: tuple[str, str], which: str, old: float) -> None:
+        hours: dict[float, ServedWindow] = {}
+        for window in self._windows(f"{which} ORDER BY start", *server, old):
+            start = window.start // SECONDS_PER_HOUR * SECONDS_PER_HOUR
+            first = hours.get(start) or self.window(*server, start)
+            hours[start] = joined(first, window, start) if first else window.model_copy(update={"start": start})
+        self._db.execute("BEGIN IMMEDIATE")
+        self._db.execute(f"DELETE FROM windows WHERE {which}", (*server, old))
+        self._insert_windows(hours.values())
+        self._db.execute("COMMIT")
 
     def _insert_windows(self, windows: Iterable[ServedWindow]) -> None:
         query = "INSERT OR REPLACE INTO windows (target, model, start, document) VALUES (?, ?, ?, ?)"
