@@ -17,7 +17,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.guard_grid import CAUSES, KV_BYTES, SLO, requests
+from benchmarks.guard_grid import CAUSES, GUESSES, KV_BYTES, SLO, requests
 
 from tokonomics.catalog.engines import find_engine
 from tokonomics.catalog.gpus import find_gpu
@@ -67,6 +67,16 @@ def named(change: BuildChange) -> list[str]:
     return [found.term for found in change.terms] + [row.name for row in change.told]
 
 
+def any_base(marks: dict[str, Fingerprint]) -> dict[str, int]:
+    """Return how often each change is named first beside any of the base's fingerprints, kept at another time."""
+    pairs = [(marks[base], marks[f"{build}-1"], cause) for base in marks if "base" in base
+             for build, cause in CAUSES.items()]  # fmt: skip
+    changes = [(compare(old, new), cause) for old, new, cause in pairs]
+    right = sum(cause in named(change)[:1] + [told.name for told in change.told] for change, cause in changes)
+    sized = [term.above_tokens for change, _ in changes for term in change.terms if term.above_tokens]
+    return {"pairs": len(pairs), "cause_first": right, "graphs": len(sized), "graphs_at_64": sized.count(64)}
+
+
 def score(record: dict[str, Any]) -> dict[str, Any]:
     marks = {name: Fingerprint.model_validate(mark) for name, mark in record["marks"].items()}
     held = {name: row["rate"] for name, row in record["rates"].items()}
@@ -95,7 +105,9 @@ def score(record: dict[str, Any]) -> dict[str, Any]:
         "gpu": find_gpu("H200").key,
         "model": find_model("llama-3.1-8b").key,
         "engine": find_engine("vllm").key,
-        "blind": {name: [rate, held[name], rate / held[name] - 1] for name, rate in expected().items()},
+        "blind": {name: [rate, held[name], rate / held[name] - 1] for name, rate in GUESSES.items()},
+        "today": {name: rate / held[name] - 1 for name, rate in expected().items()},
+        "any_base": any_base(marks),
         "alike": {"pairs": len(alike), "alarms": sum(change.is_worse or change.verdict != "same" for change in alike),
                   "medians": [round(change.typical, 4) for change in alike]},
         "changes": rows,

@@ -20,7 +20,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
-from benchmarks.guard_grid import BUILDS, SLO, TIMES, requests
+from benchmarks.guard_grid import BUILDS, GUESSES, SLO, TIMES, requests
 from benchmarks.measure_levers import FIRST_PORT, ROOT, start, wait
 
 from tokonomics.addresses import target
@@ -33,8 +33,6 @@ from tokonomics.traffic.slo import parse_slos
 
 READY_S = 330.0  # five servers that load at once were ready after 130 s (benchmarks/data/vllm_h200_flags.json.gz)
 MINUTES = 1.2  # for one fingerprint: its probes in five rounds take about so long
-GUESSES = {"base": 30.0, "eager": 15.3, "graphs-64": 29.4, "no-prefix-cache": 17.8, "kv-fp8": 39.1}
-"""Requests a second that the simulator expects of each build before anything is measured (``bench_guard ask``)."""
 PORTS = {each["name"]: FIRST_PORT + place for place, each in enumerate(BUILDS)}
 
 

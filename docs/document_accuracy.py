@@ -124,7 +124,8 @@ GUARD = """### Two builds of a real vLLM
 The same model started in five ways, side by side on one H200, fingerprinted by [`guard`](questions/is-the-new-build-slower.md), and loaded
 until its SLOs broke (`benchmarks/measure_guard.py`, `bench_guard.py`). *From flags alone* is what the simulator expected of each before anything was
 measured. The change of dollars is as simulated from two fingerprints, beside that of the rates that were measured. How causes are found was mended after
-the first look.
+the first look, and how far equal servers drift apart was read off these very fingerprints: what is found here shows that the parts
+hold together, and is no test of another server.
 """
 TODAY = """### Near the limit, and the highest rate
 

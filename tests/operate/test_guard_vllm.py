@@ -22,8 +22,20 @@ def marks() -> dict[str, Fingerprint]:
     return {name: Fingerprint.model_validate(mark) for name, mark in record["marks"].items()}
 
 
-def changed(build: str) -> BuildChange:
-    return compare(marks()["base-1"], marks()[f"{build}-1"])
+def changed(build: str, base: str = "base-1") -> BuildChange:
+    return compare(marks()[base], marks()[f"{build}-1"])
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize(
+    ("build", "causes"), [("eager", ["graphs"]), ("graphs-64", ["graphs"]), ("no-prefix-cache", ["cache"])]
+)
+def test_beside_a_fingerprint_of_any_other_time_the_same_cause_is_named_and_no_other(
+    base: str, build: str, causes: list[str]
+) -> None:
+    change = changed(build, base)
+    assert change.verdict == "slower"
+    assert [found.term for found in change.terms] == causes
 
 
 @pytest.mark.parametrize(("old", "new"), [*permutations(BASES, 2)])

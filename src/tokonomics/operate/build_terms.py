@@ -37,6 +37,7 @@ _MEDIAN = math.sqrt(math.pi / 2)  # deviation of a median relative to that of a 
 _FAR = 3.0  # deviations from which a probe counts less (Huber's loss)
 _HUBER_ROUNDS = 5
 _LEAST_TIMES = 60  # values tried for the least time of a step, before the best of them is refined
+FALSE_ALARMS = 0.01  # share of comparisons of equal builds that may raise an alarm; our choice
 _PART, _WHOLE = 0.1, 0.5
 """Shares of the changes that each term, and all together, have to explain to be named; our choice."""
 _PROBES_FOR_A_NUMBER = 4  # with fewer, a term explains whatever was measured; our choice
@@ -336,6 +337,7 @@ def explained(pair: ProbePair, tolerance: float) -> Explanation:
         more = [_fitted(pair, columns, had, (*linear, term), best.least) for term in rest]
         if best.least is None:
             more += [_fitted(pair, columns, had, linear, least) for least in _LEAST]
+        more = [fit for fit in more if _is_sure(fit, found, pair)]
         tried = min(more, key=lambda fit: _worth(fit, pair), default=best)
         new = next((term for term in tried.terms if term not in found), None)
         if new is None or _worth(tried, pair) >= _worth(best, pair):
@@ -349,6 +351,13 @@ def explained(pair: ProbePair, tolerance: float) -> Explanation:
     places = [best.terms.index(term) for term in found]
     sizes, errors, largest = ([values[at] for at in places] for values in (best.sizes, best.errors, best.effects))
     return replace(best, terms=found, sizes=tuple(sizes), errors=tuple(errors), effects=tuple(largest))
+
+
+def _is_sure(fit: Explanation, found: tuple[Term, ...], pair: ProbePair) -> bool:
+    """Tell whether the interval of the term that is new in a fit leaves no change out."""
+    far = float(reach(FALSE_ALARMS, float(np.median(pair.freedom))))
+    new = [at for at, term in enumerate(fit.terms) if term not in found and not (fit.least and term == fit.least.term)]
+    return all(abs(fit.sizes[at]) > far * fit.errors[at] for at in new)
 
 
 def _beyond(loss: float, pair: ProbePair) -> float:

@@ -190,7 +190,8 @@ class KnownWindow:
         capacity = max_sequences(setup.deployment, max(1, round(longest))) * longest
         span_s = float(requests.arrival_s[-1]) or 1.0
         answering = float(np.nan_to_num(served.finish_s - served.first_token_s).sum()) / span_s
-        figures["step_s"] = float(steps.decode(max(1.0, answering), longest))
+        halfway = float(np.mean(requests.input_tokens + requests.output_tokens / 2))
+        figures["step_s"] = float(steps.decode(max(1.0, answering), halfway))
         if capacity > 0:
             figures["kv_share"] = min(1.0, float((stay_s * held).sum()) / span_s / capacity)
         return Expectation(figures, scatter)

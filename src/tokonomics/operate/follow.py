@@ -25,7 +25,7 @@ Cause = Literal["kernels", "launches", "requests", "cache", "traffic", "flags", 
 
 TAUGHT_BY = ("tpot_s", "ttft_s")  # figures that teach the terms
 POINTS = ("hit_share", "kv_share")  # shares are compared by their difference, all else by its logarithm
-_ALARM_OF = {1: 15.1, 2: 18.4}  # squared, over one figure and over two: the chi-squared distribution at 1 in 10,000
+BY_CHANCE = 1e-4  # windows in which chance passes an alarm (our choice)
 LEAST_CHANGE = 0.1  # smaller changes are followed and not named (our choice)
 _PROBED = 0.1  # step of a term for its sensitivities
 _TRIED = (0.35, 0.5, 0.7, 0.85, 1.18, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0)  # factors of a sudden change, by steps of 1.4
@@ -33,7 +33,6 @@ _CLOSER = (1.4**0.5, 1.4**0.25, 1.4**0.125)  # about the best of them: near a se
 _SUDDEN = math.log(
     2.0
 )  # one deviation of a sudden factor's logarithm: the smaller explains before the larger (our choice)
-_DRIFT = 600.0 / DAY_S  # of a term's plausible variance, in a window
 _FURTHEST = math.log(FACTORS[0]), math.log(FAR_OFF)
 _CAUSES: dict[Cause, tuple[Term, ...]] = {
     "kernels": ("decode", "prefill"), "launches": ("launch",), "requests": ("request",),
@@ -121,20 +120,22 @@ def follow(
     measured: Mapping[str, float],
     expectation: Expectation,
     chance: Mapping[str, float],
+    freedom: float = math.inf,
     before: ServerTerms | None = None,
     *,
     restarted: bool = False,
 ) -> Followed:
     """Return the terms as a window teaches them.
 
-    ``chance`` is by how much each figure is off as a rule, beside its scatter; ``before`` are the terms before the
+    ``chance`` is by how much each figure is off as a rule, beside its scatter, known from so many windows as
+    ``freedom`` says; ``before`` are the terms before the
     newest sudden change, to which a server may go back: at a restart, or when what slowed it down is gone.
     """
     off = differences(measured, expectation.figures)
     names = [name for name in TAUGHT_BY if name in off]
     if not names:
         return Followed(terms, None, off)
-    seen = _Seen(window, measured, chance, names)
+    seen, drift = _Seen(window, measured, chance, names), window.traffic.seconds / DAY_S
     if restarted and before is not None and seen.misfit(before) < seen.misfit(terms):
         terms = replace(terms, at=before.at)
         expectation = window.expected(terms.factors) or expectation
@@ -142,21 +143,28 @@ def follow(
     missed, toward = np.array([off[name] for name in names]), np.array([slopes[name] for name in names])
     known = toward @ np.array(terms.covariance) @ toward.T + noise
     change = None
-    if float(missed @ np.linalg.solve(known, missed)) > _ALARM_OF[len(names)]:
+    if float(missed @ np.linalg.solve(known, missed)) > _alarm(len(names), freedom):
         cause, moved = _likeliest(terms, seen, before)
         found = window.expected(moved.factors)
         if found is not None and moved.at != terms.at:
             was, terms, expectation = terms, moved.in_doubt(_CAUSES[cause]), found
             off, slopes, noise = seen.off(found), _slopes(terms, window, found), seen.noise(found)
             missed, toward = np.array([off[name] for name in names]), np.array([slopes[name] for name in names])
-            terms, left = _taught(terms, missed, toward, noise, off, slopes)
+            terms, left = _taught(terms, missed, toward, noise, off, slopes, drift)
             place = TERMS.index(_CAUSES[cause][0])
             size = terms.at[place] - was.at[place]
             if abs(size) > LEAST_CHANGE:
                 change = changed(cause, math.exp(size))
             return Followed(terms, change, left)
-    terms, left = _taught(terms, missed, toward, noise, off, slopes)
+    terms, left = _taught(terms, missed, toward, noise, off, slopes, drift)
     return Followed(terms, change, left)
+
+
+def _alarm(figures: int, freedom: float) -> float:
+    """Return the squared error over some figures, in deviations, that chance passes once in ten thousand windows."""
+    from scipy.special import chdtri, fdtri
+
+    return float(figures * fdtri(figures, freedom, 1 - BY_CHANCE) if freedom < math.inf else chdtri(figures, BY_CHANCE))
 
 
 @dataclass(frozen=True)
@@ -194,13 +202,14 @@ def _taught(
     noise: Array,
     off: Mapping[str, float],
     slopes: Mapping[str, Array],
+    drift: float,
 ) -> tuple[ServerTerms, dict[str, float]]:
-    """Return the terms after the filter's step, and what it leaves of every figure."""
+    """Return the terms after the filter's step, and what it leaves of every figure; ``drift`` is in days."""
     spread = np.array(terms.covariance)
     gain = spread @ toward.T @ np.linalg.inv(toward @ spread @ toward.T + noise)
     step = np.clip(np.array(terms.at) + gain @ missed, *_FURTHEST) - np.array(terms.at)
     after = (np.eye(len(TERMS)) - gain @ toward) @ spread
-    after = (after + after.T) / 2 + np.diag([PRIOR[term] ** 2 * _DRIFT for term in TERMS])
+    after = (after + after.T) / 2 + np.diag([PRIOR[term] ** 2 * drift for term in TERMS])
     # What no figure shows is never less sure than before anything was learned.
     scale = np.minimum(1.0, np.array([PRIOR[term] for term in TERMS]) / np.sqrt(np.diag(after)))
     after = after * np.outer(scale, scale)

@@ -15,6 +15,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat
 
 from tokonomics.errors import shorten
 from tokonomics.operate.build_terms import (
+    FALSE_ALARMS,
     Explanation,
     ProbePair,
     Term,
@@ -35,7 +36,6 @@ Verdict = Literal["same", "slower", "faster"]
 
 TOLERANCE = 0.03
 """Changes up to this are none: half as much again as two alike servers differed by (``choose.NOISE``)."""
-FALSE_ALARMS = 0.01  # share of comparisons of equal builds that may raise an alarm; our choice
 
 
 class ProbeChange(Noun):

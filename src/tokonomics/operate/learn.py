@@ -32,6 +32,7 @@ from tokonomics.operate.expect import (
 )
 from tokonomics.operate.follow import (
     AS_MODELLED,
+    BY_CHANCE,
     LEAST_CHANGE,
     POINTS,
     TAUGHT_BY,
@@ -53,8 +54,7 @@ from tokonomics.units import DAY_S, TOKENS_PER_MTOK, percent
 TRAFFIC = ("requests_per_s", "input_tokens", "output_tokens", "hit_share")
 FOLLOWED = (*TRAFFIC, "tokens_per_s")  # the last for engines that count no requests
 _A_DAY = round(DAY_S / WINDOW_S)
-_BY_CHANCE = 1e-4
-_FORGET = 1 - 1 / _A_DAY  # an error of yesterday counts 1/e of one of now
+_FORGET = 1 - 1 / _A_DAY  # an error of yesterday, if windows are ten minutes long, counts 1/e of one of now
 _BEGUN_WITH = 3.0  # errors that the general ones count as (our choice)
 _GENERAL = 0.2
 """Of traffic, and of what has no model, until windows have taught: between ten minutes, rates of the shipped traces of
@@ -189,7 +189,9 @@ def learn(
             before_it = None if state.before_change is None else replace(terms, at=state.before_change)
             known = KnownWindow(setup, traffic, window.buckets)
             restarted = any(change.cause in _RESTARTS for change in told)
-            followed = follow(terms, known, measured, expectation, chance, before_it, restarted=restarted)
+            seen = [state.errors.get(f"given {name}", Errors()).weight for name in TAUGHT_BY if name in off]
+            freedom = _BEGUN_WITH + min(seen, default=0.0)
+            followed = follow(terms, known, measured, expectation, chance, freedom, before_it, restarted=restarted)
             state, found = _with_terms(state, followed, off), [followed.change] if followed.change else []
             if found:
                 state = state.model_copy(update={"before_change": terms.at})
@@ -282,7 +284,7 @@ def _bands(
         deviation = errors.deviation(_general(name, setup), scatter=scatter.get(name, 0.0))
         width = deviation * float(stdtrit(_BEGUN_WITH + errors.weight, 0.9))
         middle = forth(name, value) + (
-            state.bias(name, setup is not None) if name in _WITHOUT_MODEL or name in POINTS[1:] else 0.0
+            state.bias(name, setup is not None) if name in (*_WITHOUT_MODEL, *POINTS[1:], "step_s") else 0.0
         )
         low, mid, high = (back(name, middle + side * width) for side in (-1, 0, 1))
         found[name] = ForecastBand(low=low, mid=mid, high=high)
@@ -375,7 +377,7 @@ def _alarm(errors: Errors, name: str) -> float:
     from scipy.special import stdtrit
 
     usual = errors.deviation(_general(name, None), 1.0)
-    return usual * float(stdtrit(_BEGUN_WITH + errors.weight, 1 - _BY_CHANCE / 2))
+    return usual * float(stdtrit(_BEGUN_WITH + errors.weight, 1 - BY_CHANCE / 2))
 
 
 def _with_terms(state: TwinState, followed: Followed, off: Mapping[str, float]) -> TwinState:
@@ -436,7 +438,9 @@ def _with_errors(
                 known = errors.get(f"{kind} {name}", Errors())
                 most = _ROBUST * known.deviation(_general(name, setup), scatter=scatter.get(name, 0.0))
                 error = forth(name, figure.measured) - forth(name, band.mid)
-                errors[f"{kind} {name}"] = known.with_error(min(most, max(-most, error)), scatter.get(name, 0.0))
+                # Chance counts no more than an error may: one window near the limit does not undo what was learned.
+                by_chance = min(most, scatter.get(name, 0.0), _general(name, setup))
+                errors[f"{kind} {name}"] = known.with_error(min(most, max(-most, error)), by_chance)
     return state.model_copy(update={"errors": errors})
 
 

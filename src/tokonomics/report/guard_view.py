@@ -112,10 +112,15 @@ def _ends(term: str, low: float, high: float) -> str:
     return f"{low:.2f} to {times(high)}"
 
 
+_SAME = 0.001  # share by which the ends of a price differ, below which there is one number to show
+
+
 def _price(price: BuildPrice, tolerance: float) -> blocks.Facts:
     span = ""
     if price.ratio is not None and price.low is not None and price.high is not None:
-        span = f"{_percent(price.ratio)} (99 %: {_span(price.low, price.high)})"
+        span = _percent(price.ratio)
+        if price.high / price.low > 1 + _SAME:
+            span += f" ({_span(price.low, price.high)} with the terms at the ends of their intervals)"
     mood: blocks.Mood = "worst" if price.is_dearer(tolerance) else "strong"
     per_mtok = f"{usd_text(price.before_usd_per_mtok)} → {usd_text(price.after_usd_per_mtok)}"
     month = ""
@@ -160,8 +165,8 @@ def _small_print(result: GuardResult, change: BuildChange) -> list[str]:
     size = f"Changes up to {_percent(1 + change.tolerance)[1:]} are none ({option('tolerance')})"
     said = [f"{size}; of a hundred comparisons of equal builds, one raises an alarm."]
     alone, joint = _percent(change.smallest_found), change.smallest_found_together
-    together = f"; what most show together, from {_percent(joint)} on" if joint and change.verdict == "same" else ""
-    said.append(f"A typical probe's change is found from {alone} on{together}{_left_out(change)}.")
+    together = f", one that many show together of {_percent(joint)}" if joint and change.verdict == "same" else ""
+    said.append(f"A change of {alone} of a typical probe alone{together} is found as often as not{_left_out(change)}.")
     if result.price:
         said += [f"Level: {result.price.calibrated}.", *(f"{line}." for line in result.price.left_out)]
         said += [f"Price: {result.price.price_from}."] if result.price.price_from else []

@@ -9,6 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -151,7 +152,10 @@ def state(ledger: Path) -> dict[str, Any]:
         read, burning = _latest(book), _burning(recent)
         newest, starts = tuple(book.newest_forecasts()), book.forecast_starts(_MOST_FORECASTS)
     latest = "" if read is None else f"Read {seconds(now - read)} ago from {ledger.name}."
-    twin = _twin(ledger, newest, max(starts[-1], starts[0] - DAY_S), starts[0]) if starts else _NO_TWIN
+    twin = _NO_TWIN
+    if starts:
+        with suppress(BadInput):  # forecasts of another version, or a ledger that is locked just now
+            twin = _twin(ledger, newest, max(starts[-1], starts[0] - DAY_S), starts[0])
     made = {
         "at": now, "ledger": ledger.name, "read": read, "burning": burning,
         "groups": servers.lines, "hours": hours.lines, "days": days.lines,
@@ -184,10 +188,7 @@ def _twin(ledger: Path, newest: tuple[tuple[str, str, float], ...], since: float
     """Return what ``twin report`` says of the last day; forecasts are read again only when ``newest`` is another."""
     first, last = (datetime.fromtimestamp(at, UTC).isoformat() for at in (since, until + 1))
     request = TwinReportRequest(ledger=str(ledger), since=first, until=last)
-    try:
-        result = twin_report(request)
-    except BadInput:  # forecasts of another version: the twin begins anew
-        return _NO_TWIN
+    result = twin_report(request)
     drawn = twin_view.twin_report(result, request).charts
     return {
         "scores": result.model_dump(mode="json", exclude={"windows"}),

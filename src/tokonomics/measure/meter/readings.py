@@ -53,6 +53,8 @@ class Counted(StrEnum):
     output_buckets = "output_buckets"
 
 
+STEPS = (Counted.step_s, Counted.step_count, Counted.step_answers)
+"""What a log adds to a page: a meter that is started again counts them anew, and so do they."""
 BUCKETS = (Counted.ttft_buckets, Counted.tpot_buckets, Counted.input_buckets, Counted.output_buckets)
 """Histograms: for each upper bound, in the label ``le``, how many requests were at most that slow or long."""
 Series = Mapping[str, float]  # values by the series' full name, such as ``vllm:generation_tokens_total{engine="0"}``

@@ -8,7 +8,7 @@ nothing that a server does ends the run.
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -54,7 +54,9 @@ async def _run(asked: MeterSettings, ledger: Ledger, show: Show, say: Say, besid
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=max(15.0, 2 * asked.every_s))
     at_once = asyncio.Semaphore(AT_ONCE)
     steps = None if asked.engine_log is None else StepLog(asked.engine_log)
-    async with aiohttp.ClientSession(connector=connector, headers=authorization()) as session:
+    async with aiohttp.ClientSession(connector=connector, headers=authorization()) as session, AsyncExitStack() as ends:
+        if steps is not None:
+            ends.callback(steps.close)
         sources: list[Source] = [
             EngineSource(address, session, clock, labels_of(address, asked.labels), at_once, asked.in_buckets, steps)
             for address in addresses

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from tokonomics.errors import shorten
 from tokonomics.measure.meter.engines import PREFERENCE
-from tokonomics.measure.meter.readings import BUCKETS, Counted, Reading, Series
+from tokonomics.measure.meter.readings import BUCKETS, STEPS, Counted, Reading, Series
 from tokonomics.measure.meter.state import MeterTally
 from tokonomics.units import SECONDS_PER_HOUR
 
@@ -105,7 +105,6 @@ class PaidTime:
 _COUNTS = ("input_total", "input_cached", "output", "answered", "failed", "preempted", "ttft_s", "ttft_count")
 _SHARED = ("seconds", "usd", "server_s", "busy_s", "failed_s", "running_s", "running_seen_s")
 SUMS = (*_SHARED, *_COUNTS)  # added up when two spans become one
-STEPS = (Counted.step_s, Counted.step_count, Counted.step_answers)
 _FOR_WINDOWS = (*BUCKETS, Counted.tpot_s, Counted.tpot_count, Counted.prompt_s, *STEPS)
 _WORK = (Counted.work, Counted.input_total, Counted.output, Counted.answered, Counted.failed, Counted.preempted)
 
@@ -290,7 +289,8 @@ def change_between(before: Reading | None, now: Reading) -> ReadingChange:
     Series that are missing on the page keep their values.
     """
     restarted = before is None or _is_later(now.started, before.started)
-    steps = {kind: _step(None if restarted else before, now, kind) for kind in now.counters}
+    began = [kind for kind in STEPS if before is not None and now.total(kind) < before.total(kind)]
+    steps = {kind: _step(None if restarted or kind in began else before, now, kind) for kind in now.counters}
     counted = {kind: sum(step.counted.values()) for kind, step in steps.items()}
     if Counted.input_cached in counted:
         ahead = max(0.0, counted[Counted.input_cached] - counted.get(Counted.input_total, 0.0))

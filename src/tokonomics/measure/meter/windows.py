@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from pydantic import Field, field_serializer
 
-from tokonomics.measure.meter.readings import Counted
-from tokonomics.measure.meter.spans import BEYOND, STEPS, Buckets, Glimpse, PaidTime, cut_every, tally
+from tokonomics.measure.meter.readings import STEPS, Counted
+from tokonomics.measure.meter.spans import BEYOND, Buckets, Glimpse, PaidTime, cut_every, tally
 from tokonomics.measure.meter.state import MeterTally
 from tokonomics.types import Noun
 
