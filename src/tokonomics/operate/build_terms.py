@@ -37,6 +37,7 @@ _MEDIAN = math.sqrt(math.pi / 2)  # deviation of a median relative to that of a 
 _FAR = 3.0  # deviations from which a probe counts less (Huber's loss)
 _HUBER_ROUNDS = 5
 _LEAST_TIMES = 60  # values tried for the least time of a step, before the best of them is refined
+_KERNELS: tuple[Term, ...] = ("decode", "prefill")  # the two parts of "kernels"
 FALSE_ALARMS = 0.01  # share of comparisons of equal builds that may raise an alarm; our choice
 _PART, _WHOLE = 0.1, 0.5
 """Shares of the changes that each term, and all together, have to explain to be named; our choice."""
@@ -334,18 +335,21 @@ def explained(pair: ProbePair, tolerance: float) -> Explanation:
     while True:
         linear = tuple(term for term in found if term in columns)
         rest = [term for term in columns if term not in found]
-        more = [_fitted(pair, columns, had, (*linear, term), best.least) for term in rest]
+        more = [_fitted(pair, columns, had, _beside(linear, term), best.least) for term in rest]
         if best.least is None:
             more += [_fitted(pair, columns, had, linear, least) for least in _LEAST]
         more = [fit for fit in more if _is_sure(fit, found, pair)]
         tried = min(more, key=lambda fit: _worth(fit, pair), default=best)
-        new = next((term for term in tried.terms if term not in found), None)
-        if new is None or _worth(tried, pair) >= _worth(best, pair):
+        effect = {term: abs(size) for term, size in zip(tried.terms, tried.effects, strict=True) if term not in found}
+        if not effect or _worth(tried, pair) >= _worth(best, pair):
             break
         gained = _beyond(best.loss, pair) - _beyond(tried.loss, pair)
-        if abs(tried.effects[tried.terms.index(new)]) <= tolerance or gained < _PART * whole:
+        if max(effect.values()) <= tolerance or gained < _PART * whole:
             break
-        best, found = tried, (*found, new)
+        new = sorted(effect, key=lambda term: -effect[term])
+        kept = [term for term in found if term in tried.terms]
+        # What takes the place of all kernels is as strong as they were.
+        best, found = tried, (*new, *kept) if len(kept) < len(found) else (*kept, *new)
     if _beyond(best.loss, pair) > (1 - _WHOLE) * whole:
         return Explanation()
     places = [best.terms.index(term) for term in found]
@@ -353,11 +357,21 @@ def explained(pair: ProbePair, tolerance: float) -> Explanation:
     return replace(best, terms=found, sizes=tuple(sizes), errors=tuple(errors), effects=tuple(largest))
 
 
+def _beside(linear: tuple[Term, ...], term: Term) -> tuple[Term, ...]:
+    """Return terms with one more; all kernels and those of decode or of prompts are never named side by side."""
+    if term == "kernels":
+        return (*(each for each in linear if each not in _KERNELS), term)
+    if term in _KERNELS and "kernels" in linear:
+        return (*(each for each in linear if each != "kernels"), *_KERNELS)
+    return (*linear, term)
+
+
 def _is_sure(fit: Explanation, found: tuple[Term, ...], pair: ProbePair) -> bool:
-    """Tell whether the interval of the term that is new in a fit leaves no change out."""
+    """Tell whether a fit can be meant: new terms' intervals leave no change out, and nothing takes negative time."""
     far = float(reach(FALSE_ALARMS, float(np.median(pair.freedom))))
-    new = [at for at, term in enumerate(fit.terms) if term not in found and not (fit.least and term == fit.least.term)]
-    return all(abs(fit.sizes[at]) > far * fit.errors[at] for at in new)
+    named = {term: at for at, term in enumerate(fit.terms) if not (fit.least and term == fit.least.term)}
+    least = all(fit.sizes[at] > -1 for term, at in named.items() if term in ("kernels", "context", *_KERNELS))
+    return least and all(abs(fit.sizes[at]) > far * fit.errors[at] for term, at in named.items() if term not in found)
 
 
 def _beyond(loss: float, pair: ProbePair) -> float:

@@ -207,6 +207,8 @@ def learn(
         for name, value in measured.items()
     }  # fmt: skip
     state = _with_errors(state, figures, setup, scatter)
+    if setup is None:  # nothing was simulated: what is given is what was forecast
+        figures = {name: figure.model_copy(update={"given": None}) for name, figure in figures.items()}
     moved = any(change.cause in _SHIFTS for change in changes)
     state = _with_traffic(state, measured, window.start, length_s, moved)
     state = state.model_copy(
@@ -250,7 +252,9 @@ def forecast(state: TwinState, like: ServedWindow, start: float, setup: Setup | 
         made["usd_per_mtok"] = like.sums.usd / like.sums.seconds / made["tokens_per_s"] * TOKENS_PER_MTOK
     bands = _bands(state, "forecast", made, setup, scatter)
     figures = {name: WindowFigure(forecast=band) for name, band in bands.items()}
-    return TwinWindow(target=like.target, model=like.model, start=start, figures=figures, factors=state.factors)
+    return TwinWindow(
+        target=like.target, model=like.model, start=start, figures=figures, factors=state.factors if setup else {},
+    )  # fmt: skip
 
 
 def _shifted(traffic: WindowTraffic | None, name: str) -> dict[float, float]:

@@ -16,6 +16,7 @@ from tokonomics.measure.meter.ledger import FINE_S, Ledger
 from tokonomics.measure.meter.live_meter import LATE_S
 from tokonomics.measure.meter.windows import WINDOW_S, ServedWindow
 from tokonomics.operate.learn import TwinState, TwinWindow, forecast, learn
+from tokonomics.physics.steptime import forget_step_models
 from tokonomics.sizing.setup import Setup
 
 SetupOf = Callable[[ServedWindow], Setup | None]
@@ -65,6 +66,7 @@ class Twin:
                 scored += [said] if said.is_over else []
         if rows:
             self.unwritten = self._ledger.keep_forecasts(rows)
+            forget_step_models()  # no window has the factors of another
         return scored
 
     def _score(self, window: ServedWindow) -> Iterator[TwinWindow]:
