@@ -112,6 +112,7 @@ def _ends(term: str, low: float, high: float) -> str:
     return f"{low:.2f} to {times(high)}"
 
 
+_AT_ONCE_S = 1.0  # fingerprints that are taken in turns are made at once, when both are complete
 _SAME = 0.001  # share by which the ends of a price differ, below which there is one number to show
 
 
@@ -123,7 +124,8 @@ def _price(price: BuildPrice, tolerance: float) -> blocks.Facts:
             span += f" ({_span(price.low, price.high)} with the terms at the ends of their intervals)"
     mood: blocks.Mood = "worst" if price.is_dearer(tolerance) else "strong"
     per_mtok = f"{usd_text(price.before_usd_per_mtok)} → {usd_text(price.after_usd_per_mtok)}"
-    month = ""
+    never = min(price.before_rate, price.after_rate) <= 0
+    month = f"one build meets these targets at no rate: loosen {option('slo')}" if never else ""
     if price.before_usd_per_month is not None and price.after_usd_per_month is not None:
         month = f"{usd(price.before_usd_per_month)} → {usd(price.after_usd_per_month)} a month for this traffic"
     rates = f"{count(price.before_rate)} → {count(price.after_rate)} requests/s"
@@ -167,6 +169,7 @@ def _small_print(result: GuardResult, change: BuildChange) -> list[str]:
     alone, joint = _percent(change.smallest_found), change.smallest_found_together
     together = f", one that many show together of {_percent(joint)}" if joint and change.verdict == "same" else ""
     said.append(f"A change of {alone} of a typical probe alone{together} is found as often as not{_left_out(change)}.")
+    said += _apart(result, change)
     if result.price:
         said += [f"Level: {result.price.calibrated}.", *(f"{line}." for line in result.price.left_out)]
         said += [f"Price: {result.price.price_from}."] if result.price.price_from else []
@@ -174,6 +177,17 @@ def _small_print(result: GuardResult, change: BuildChange) -> list[str]:
         names = ", ".join(option(name) for name in ("model", "gpu", "slo", "trace"))
         said.append(f"No price: give {names}, to see what it costs on your traffic.")
     return said + [_kept(side) for side in (result.old, result.new) if side and side.kept]
+
+
+def _apart(result: GuardResult, change: BuildChange) -> list[str]:
+    """Say that two fingerprints were not taken in turns, where a busier machine may be what was found."""
+    if change.verdict == "same" or result.new is None:
+        return []
+    apart_s = abs((result.new.mark.made - result.old.mark.made).total_seconds())
+    if apart_s < _AT_ONCE_S:
+        return []
+    said = f"Taken {seconds(apart_s)} apart: a machine that was busier at one of them looks like another build"
+    return [f"{said}. In turns it does not: tokonomics guard http://old http://new."]
 
 
 def _left_out(change: BuildChange) -> str:
