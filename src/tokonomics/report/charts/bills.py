@@ -214,31 +214,34 @@ def fleet_chart(report: FleetReport, purchases: Iterable[FleetPurchase]) -> alt.
 
 
 def _series(report: FleetReport, purchases: Iterable[FleetPurchase]) -> tuple[dict[str, str], list[style.Row]]:
-    """Return the colours by name and the points of the stack, from the bottom up."""
+    """Return the colours by name and the points of the stack, from the bottom up: one for each name and hour."""
     palette: dict[str, str] = {}
-    rows: list[style.Row] = []
+    rows: dict[tuple[str, int], style.Row] = {}
     shades = {terms: iter((*shades, *shades[-1:] * _MOST_SERIES)) for terms, shades in _SHADES.items()}
     for purchase in purchases:
-        kind = report.kind(purchase.offer)
-        terms = purchase.terms.replace("_", " ")
-        place = f" {purchase.place}" if purchase.place else ""
-        machine = machine_text(kind.provider, kind.instance, kind.gpu, kind.gpus)
-        name = f"{machine}, {terms}{place}"
-        if len(palette) >= _MOST_SERIES:
-            name = f"other {terms}"
+        name = _series_name(report, purchase)
+        if name not in palette and len(palette) >= _MOST_SERIES:
+            name = f"other {purchase.terms.replace('_', ' ')}"
         if name not in palette:
             palette[name] = next(shades[purchase.terms])
-        rows += [
-            {
-                "what": name,
-                "hour": hour,
-                "capacity": machines * purchase.requests_per_s,
-                "machines": machines,
-                "order": list(palette).index(name),
-            }
-            for hour, machines in enumerate([*purchase.by_hour, purchase.by_hour[-1]])
-        ]
-    return palette, rows
+        for hour, machines in enumerate([*purchase.by_hour, purchase.by_hour[-1]]):
+            nothing = {"what": name, "hour": hour, "capacity": 0.0, "machines": 0, "order": list(palette).index(name)}
+            row = rows.setdefault((name, hour), nothing)
+            row["capacity"] += machines * purchase.requests_per_s
+            row["machines"] += machines
+    return palette, list(rows.values())
+
+
+def _series_name(report: FleetReport, purchase: FleetPurchase) -> str:
+    """Return the machine, its terms and, where the same machine serves in several layouts, its layout."""
+    kind = report.kind(purchase.offer)
+    alike = {
+        other.layout for other in report.machines if (other.provider, other.instance) == (kind.provider, kind.instance)
+    }
+    machine = machine_text(kind.provider, kind.instance, kind.gpu, kind.gpus)
+    place = f" {purchase.place}" if purchase.place else ""
+    layout = f" {kind.layout}" if len(alike) > 1 else ""
+    return f"{machine}{layout}, {purchase.terms.replace('_', ' ')}{place}"
 
 
 def _hours(hours: int) -> alt.X:
