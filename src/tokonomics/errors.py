@@ -185,6 +185,8 @@ def from_validation(error: "ValidationError", where: str, known_fields: Mapping[
         return BadInput(f"unknown field '{shorten(field)}'", where=where, fix=hint)
     if problem["type"] == "missing":
         return BadInput(f"field '{shorten(field)}' is missing", where=where)
+    if problem["type"] == "json_invalid":
+        return BadInput(f"is not a JSON document, or not all of one: {problem['ctx']['error']}", where=where)
     message = problem["msg"].removeprefix("Value error, ")
     given = shorten(repr(problem.get("input")))
     return BadInput(f"field '{shorten(field)}': {message} (got {given})", where=where)

@@ -109,6 +109,13 @@ def test_the_log_of_a_server_with_several_models_is_nobodys(tmp_path: Path, open
     assert opened(path).beside(readings) is readings
 
 
+@pytest.mark.parametrize(("text", "tells"), [("", False), ("INFO started\n" * 9, False), (step(1, 0, 4, 5.0), True)])
+def test_a_log_without_steps_is_known_at_once(tmp_path: Path, opened: Opened, text: str, tells: bool) -> None:
+    path = tmp_path / "vllm.log"
+    path.write_text(text)
+    assert opened(path).tells is tells
+
+
 def test_a_log_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be read"):
         StepLog(tmp_path / "none.log")

@@ -91,7 +91,7 @@ def _facts(metered: MeteredToday) -> Iterable[blocks.Fact | tuple[str, str, str]
         said = [f"of the time per token, over {plural(errors.windows, 'window')}"]
         said += [] if errors.traffic is None else [f"{percent(errors.traffic)} of the traffic's forecast"]
         learned = ", ".join(f"{term} {factor:.2f} ×" for term, factor in metered.factors.items())
-        said += [f"learned, and used here: {learned}"] if learned else []
+        said += [f"learned last, and used here: {learned}"] if learned else []
         yield ("twin's error", percent(errors.speed), "; ".join(said))
 
 

@@ -57,6 +57,8 @@ async def _run(asked: MeterSettings, ledger: Ledger, show: Show, say: Say, besid
     async with aiohttp.ClientSession(connector=connector, headers=authorization()) as session, AsyncExitStack() as ends:
         if steps is not None:
             ends.callback(steps.close)
+            if not steps.tells:
+                say(f"{asked.engine_log} has no step yet: vLLM 0.26 logs them with --enable-logging-iteration-details")
         sources: list[Source] = [
             EngineSource(address, session, clock, labels_of(address, asked.labels), at_once, asked.in_buckets, steps)
             for address in addresses

@@ -22,6 +22,7 @@ _STEP = re.compile(
     rb"\d{1,12} generation tokens, iteration elapsed time: (\d{1,9}\.\d{1,6}) ms,"
 )
 _AT_ONCE = 1 << 24  # bytes of one reading: 80,000 steps; what is beyond is read at the next (our choice)
+_LOOKED_AT = 1 << 20  # bytes at its end: 5,000 steps (our choice)
 _LONGEST = 4096  # bytes of a line that is half written (our choice)
 _SERIES = "logged steps"
 
@@ -33,7 +34,8 @@ class StepLog:
         self._path, self._begun = path, b""
         try:
             self._file: BinaryIO | None = path.open("rb")
-            self._file.seek(0, os.SEEK_END)
+            self._file.seek(max(0, os.fstat(self._file.fileno()).st_size - _LOOKED_AT))
+            self.tells = _STEP.search(self._file.read()) is not None  # whether steps were logged before reading began
         except OSError as error:
             raise BadInput(f"cannot be read: {error.strerror}", field="engine_log", where=str(path)) from None
         self._started: float | None = None
