@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from starlette.testclient import TestClient
@@ -57,6 +58,16 @@ def test_a_models_config_is_recognised_and_can_be_asked_about(page: TestClient) 
     made = page.post("/api/v1/answers/curve", json={"model": f"upload:{kept['id']}", "gpu": "L4"})
     assert made.status_code == 200, made.text
     assert made.json()["result"]["max_sequences"] > 1
+
+
+@pytest.mark.parametrize("name", ["photo.parquet", "log.csv", "a.bin"])
+def test_what_is_no_table_is_said_without_a_librarys_words(page: TestClient, name: str) -> None:
+    random = np.random.default_rng(3).bytes(3000)
+    for content in (random, b"PAR1" + random, b"a,b\n1,2\n" + random):
+        kept = upload(page, name, content)
+        assert kept["kind"] == "unknown"
+        assert kept["why"] in ("is not text", "cannot be read: it is no whole table") or "column" in kept["why"]
+        assert "new_columns" not in kept["why"]
 
 
 def test_lengths_may_come_from_an_uploaded_log(page: TestClient) -> None:

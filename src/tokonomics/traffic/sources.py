@@ -131,7 +131,8 @@ def readable(path: Path) -> Iterator[None]:
         with without_panics() if _first_bytes(path) == PARQUET else nullcontext():
             yield
     except (*_UNREADABLE, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        said = shorten(" ".join(str(error).split()) or type(error).__name__, 160)
+        told = not isinstance(error, pl.exceptions.PolarsError | pl.exceptions.PanicException)  # of its own parts
+        said = shorten(" ".join(str(error).split()) or type(error).__name__, 160) if told else "it is no whole table"
         fix = None if getattr(error, "errno", None) else _DAMAGED  # only errors of the disk have a number
         raise BadInput(f"cannot be read: {said}", where=named(path), fix=fix) from None
 
