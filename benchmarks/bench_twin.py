@@ -1,7 +1,8 @@
 """How good a twin is on a real vLLM: its pages of eight minutes of changing load, played to a meter and a twin.
 
     python -m benchmarks.bench_twin ask JOB.json     # what measure_twin.py is to serve on a machine with a GPU
-    python -m benchmarks.bench_twin                  # play benchmarks/data/vllm_h200_twin.json.gz, and score
+    python -m benchmarks.bench_twin keep FILE        # make the record of what measure_twin.py left
+    python -m benchmarks.bench_twin                  # play benchmarks/data/vllm_h200_twin.json.xz, and score
 
 Windows are half a minute long, so that the run has seventeen; the first three do not count. Forecasts cannot know of a
 change in the traffic, so they are scored once more without the windows in which one began. What a window is expected to
@@ -11,6 +12,7 @@ be given its traffic is the model's own error.
 import asyncio
 import gzip
 import json
+import lzma
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -34,7 +36,7 @@ from tokonomics.questions.requests.run import TwinRequest
 from tokonomics.questions.twin import LiveTwin, NamedChange, named, twin_asked
 from tokonomics.types import today
 
-DATA = Path(__file__).with_name("data") / "vllm_h200_twin.json.gz"
+DATA = Path(__file__).with_name("data") / "vllm_h200_twin.json.xz"
 RESULTS = Path(__file__).with_name("results") / "twin.json"
 MODEL, WINDOW_S, EVERY_S = "llama-3.1-8b", 30.0, 2.0
 WARMED = 3  # windows before the first that counts
@@ -182,10 +184,11 @@ def main() -> None:
     if len(sys.argv) > 2 and sys.argv[1] == "ask":
         ask(Path(sys.argv[2]))
         return
-    if not DATA.exists():
-        print("not measured yet: see measure_twin.py")
+    if len(sys.argv) > 2 and sys.argv[1] == "keep":
+        record = {"date": today().isoformat()} | json.loads(gzip.decompress(Path(sys.argv[2]).read_bytes()))
+        DATA.write_bytes(lzma.compress(json.dumps(record).encode(), preset=9 | lzma.PRESET_EXTREME))
         return
-    found = score(json.loads(gzip.decompress(DATA.read_bytes())))
+    found = score(json.loads(lzma.decompress(DATA.read_bytes())))
     for which, rows in (("all windows", found["scores"]), ("nothing begun in them", found["undisturbed"]["scores"])):
         print(which)
         for row in rows:

@@ -4,8 +4,8 @@ The record was looked at when the intervals and the naming of causes were writte
 not how good they are on another server.
 """
 
-import gzip
 import json
+import lzma
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ twin does not know that this traffic does not."""
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    return bench_twin.score(json.loads(gzip.decompress(bench_twin.DATA.read_bytes())))
+    return bench_twin.score(json.loads(lzma.decompress(bench_twin.DATA.read_bytes())))
 
 
 def of(rows: list[dict[str, Any]], name: str, kind: str) -> dict[str, Any]:

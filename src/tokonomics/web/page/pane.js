@@ -1,4 +1,5 @@
-// Where an answer stands: empty, working, refused or shown. An old answer stays, dimmed, until the next one is whole.
+// Where an answer stands: empty, working, refused or shown. An old answer stays, dimmed, until the next one is whole: a
+// refused input, such as one that lacks its other half, takes nothing away.
 
 import { described, headlineIn, tableIn } from "./answer.js";
 import { report, withParts } from "./api.js";
@@ -35,7 +36,8 @@ export function pane({ name, labels, hero: isHero = false }) {
     clearInterval(ticking);
     progress.hidden = next !== "working";
     trouble.hidden = next !== "refused";
-    if (next === "refused" || next === "empty") clear();
+    if (next === "empty") clear();
+    content.inert = next === "refused"; // what stood there before answers another question
   }
 
   function clear() {
