@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import FilePayload, Locator, Page, Request, Route, expect
+from playwright.sync_api import FilePayload, Locator, Page, Request, expect
 from tests.web.browser import NEEDS_BROWSER, Visit, dollars, settled
 
 pytestmark = NEEDS_BROWSER
@@ -319,42 +319,6 @@ def test_a_refused_answer_is_not_compared(window: Visit) -> None:
     page.keyboard.press("Tab")  # Enter would simulate both
     expect(page.locator(".pane[data-state=refused]")).to_have_count(1)
     expect(page.locator(".compared")).to_have_count(0)
-
-
-OPACITY = "getComputedStyle(document.querySelector('.pane .content')).opacity"
-
-
-def test_an_old_number_is_dimmed_until_the_new_one_is_there(window: Visit) -> None:
-    page = window.answered(PLAN)
-    assert page.evaluate(OPACITY) == "1"
-    held: list[Route] = []
-    page.route("**/api/v1/answers/plan**", held.append)
-    page.get_by_label("Requests").first.fill("6")
-    page.keyboard.press("Tab")
-    page.wait_for_function(f"Number({OPACITY}) < 0.6")
-    expect(page.locator(".pane .headline").first).to_be_visible()
-    page.unroute("**/api/v1/answers/plan**")
-    for route in held:
-        route.continue_()
-    page.wait_for_function(f"{OPACITY} === '1'")
-
-
-def test_half_an_input_takes_nothing_away(window: Visit) -> None:
-    """Engineers without their pay are refused; what was answered before stays, dimmed, and cannot be taken for new."""
-    page = window.answered("?view=own&model=llama-3.1-8b&input=1000&output=300")
-    before = page.locator(".pane .headline .value").first.inner_text()
-    page.get_by_text("People and the rest").click()
-    page.get_by_label("Engineers").fill("0.5")
-    page.keyboard.press("Tab")
-    expect(page.locator(".pane[data-state=refused] .trouble")).to_contain_text("engineer")
-    expect(page.locator(".pane .headline .value").first).to_have_text(before)
-    assert float(page.evaluate(OPACITY)) < 0.6
-    assert page.evaluate("document.querySelector('.pane .content').inert")
-    page.get_by_label("Each").fill("15k")
-    page.keyboard.press("Tab")
-    window.shown()
-    assert page.evaluate(OPACITY) == "1"
-    assert not page.evaluate("document.querySelector('.pane .content').inert")
 
 
 COMPARED = """async (answers) => {

@@ -1,5 +1,4 @@
-// Where an answer stands: empty, working, refused or shown. An old answer stays, dimmed, until the next one is whole: a
-// refused input, such as one that lacks its other half, takes nothing away.
+// Where an answer stands: empty, working, refused or shown. An old answer stays, dimmed, until the next one is whole.
 
 import { described, headlineIn, tableIn } from "./answer.js";
 import { report, withParts } from "./api.js";
@@ -36,8 +35,7 @@ export function pane({ name, labels, hero: isHero = false }) {
     clearInterval(ticking);
     progress.hidden = next !== "working";
     trouble.hidden = next !== "refused";
-    if (next === "empty") clear();
-    content.inert = next === "refused"; // what stood there before answers another question
+    if (next === "refused" || next === "empty") clear();
   }
 
   function clear() {
