@@ -39,12 +39,14 @@ def meter_table() -> str:
 
 def twin_line() -> str:
     """What many twins take, from the last run of benchmarks/soak_twin.py."""
-    result = _result("soak-twin")
-    last = result["by_hour"][-1]
+    result, week = _result("soak-twin"), _result("soak-twin-long")
+    last, first_day, ended = result["by_hour"][-1], week["by_hour"][23], week["by_hour"][-1]
     return (
         f"{result['servers']:,} servers read every 15 s, each with a twin: {100 * last['meter']:.1f} % of a core for the meter "
         f"and {100 * last['twins']:.1f} % for the twins, {last['memory_mb']:,} MB, of the ledger "
-        f"{last['ledger_mb'] / result['hours']:.0f} MB an hour. {_made_by(result)}"
+        f"{last['ledger_mb'] / result['hours']:.0f} MB an hour. {_made_by(result)}\n\n"
+        f"Memory does not grow: {week['servers']} servers over {week['hours'] / 24:.0f} days took {first_day['memory_mb']} MB after the first day and "
+        f"{ended['memory_mb']} MB at the end. {_made_by(week)}"
     )
 
 
