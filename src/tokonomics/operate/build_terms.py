@@ -335,7 +335,7 @@ def explained(pair: ProbePair, tolerance: float) -> Explanation:
     while True:
         linear = tuple(term for term in found if term in columns)
         rest = [term for term in columns if term not in found]
-        more = [_fitted(pair, columns, had, _beside(linear, term), best.least) for term in rest]
+        more = [_fitted(pair, columns, had, _joined(linear, term), best.least) for term in rest]
         if best.least is None:
             more += [_fitted(pair, columns, had, linear, least) for least in _LEAST]
         more = [fit for fit in more if _is_sure(fit, found, pair)]
@@ -357,7 +357,7 @@ def explained(pair: ProbePair, tolerance: float) -> Explanation:
     return replace(best, terms=found, sizes=tuple(sizes), errors=tuple(errors), effects=tuple(largest))
 
 
-def _beside(linear: tuple[Term, ...], term: Term) -> tuple[Term, ...]:
+def _joined(linear: tuple[Term, ...], term: Term) -> tuple[Term, ...]:
     """Return terms with one more; all kernels and those of decode or of prompts are never named side by side."""
     if term == "kernels":
         return (*(each for each in linear if each not in _KERNELS), term)

@@ -47,7 +47,9 @@ _PART = 4  # no probe may take more than one in so many parts of a round's time;
 _FAR = 1.5  # a value above this factor times its probe's median is taken again
 _SURE_TO_FIT = 0.97  # share of the server's limit: prompts are only about as long as asked for
 ANSWER = 33  # tokens of an answer whose steps are timed: 32 steps
-_LATER = 2  # of so many answers at once, the last begins about one step after the one before (H200: 1.2 ms, steps of 5)
+_LATER = 2
+"""For so many answers at once, each gets a token more. On an H200, 64 answers of 32 steps ran together for about half
+of these: four began in each (vllm_h200_guard.json.gz). So there is twice the room that they took."""
 _LONG_ANSWER = 1024  # tokens of answers beside which prompts are sent; they are broken off afterwards
 _BESIDE = 4  # prompts sent one after another beside running answers
 _TOGETHER = 0.5  # share of the steps that all answers must run together

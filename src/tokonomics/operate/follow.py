@@ -30,9 +30,8 @@ LEAST_CHANGE = 0.1  # smaller changes are followed and not named (our choice)
 _PROBED = 0.1  # step of a term for its sensitivities
 _TRIED = (0.35, 0.5, 0.7, 0.85, 1.18, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0)  # factors of a sudden change, by steps of 1.4
 _CLOSER = (1.4**0.5, 1.4**0.25, 1.4**0.125)  # about the best of them: near a server's limit, a little is much
-_SUDDEN = math.log(
-    2.0
-)  # one deviation of a sudden factor's logarithm: the smaller explains before the larger (our choice)
+_SUDDEN = math.log(2.0)
+"""One deviation of the logarithm of a sudden factor, so that a smaller one explains before a larger (our choice)."""
 _FURTHEST = math.log(FACTORS[0]), math.log(FAR_OFF)
 _CAUSES: dict[Cause, tuple[Term, ...]] = {
     "kernels": ("decode", "prefill"), "launches": ("launch",), "requests": ("request",),
@@ -120,7 +119,7 @@ def follow(
     measured: Mapping[str, float],
     expectation: Expectation,
     chance: Mapping[str, float],
-    freedom: float = math.inf,
+    freedom: float,
     before: ServerTerms | None = None,
     *,
     restarted: bool = False,
@@ -128,8 +127,8 @@ def follow(
     """Return the terms as a window teaches them.
 
     ``chance`` is by how much each figure is off as a rule, beside its scatter, known from so many windows as
-    ``freedom`` says; ``before`` are the terms before the
-    newest sudden change, to which a server may go back: at a restart, or when what slowed it down is gone.
+    ``freedom`` says; ``before`` are the terms before the newest sudden change, to which a server may go back: at a
+    restart, or when what slowed it down is gone.
     """
     off = differences(measured, expectation.figures)
     names = [name for name in TAUGHT_BY if name in off]
@@ -139,32 +138,30 @@ def follow(
     if restarted and before is not None and seen.misfit(before) < seen.misfit(terms):
         terms = replace(terms, at=before.at)
         expectation = window.expected(terms.factors) or expectation
-    off, slopes, noise = seen.off(expectation), _slopes(terms, window, expectation), seen.noise(expectation)
-    missed, toward = np.array([off[name] for name in names]), np.array([slopes[name] for name in names])
+    was, cause, slopes = terms, None, _slopes(terms, window, expectation)
+    missed, toward, noise = seen.beside(expectation, slopes)
     known = toward @ np.array(terms.covariance) @ toward.T + noise
-    change = None
     if float(missed @ np.linalg.solve(known, missed)) > _alarm(len(names), freedom):
-        cause, moved = _likeliest(terms, seen, before)
+        likeliest, moved = _likeliest(terms, seen, before)
         found = window.expected(moved.factors)
         if found is not None and moved.at != terms.at:
-            was, terms, expectation = terms, moved.in_doubt(_CAUSES[cause]), found
-            off, slopes, noise = seen.off(found), _slopes(terms, window, found), seen.noise(found)
-            missed, toward = np.array([off[name] for name in names]), np.array([slopes[name] for name in names])
-            terms, left = _taught(terms, missed, toward, noise, off, slopes, drift)
-            place = TERMS.index(_CAUSES[cause][0])
-            size = terms.at[place] - was.at[place]
-            if abs(size) > LEAST_CHANGE:
-                change = changed(cause, math.exp(size))
-            return Followed(terms, change, left)
-    terms, left = _taught(terms, missed, toward, noise, off, slopes, drift)
+            cause, terms, expectation = likeliest, moved.in_doubt(_CAUSES[likeliest]), found
+            slopes = _slopes(terms, window, expectation)
+            missed, toward, noise = seen.beside(expectation, slopes)
+    terms, left = _taught(terms, missed, toward, noise, seen.off(expectation), slopes, drift)
+    change = None
+    if cause is not None:
+        place = TERMS.index(_CAUSES[cause][0])
+        size = terms.at[place] - was.at[place]
+        change = changed(cause, math.exp(size)) if abs(size) > LEAST_CHANGE else None
     return Followed(terms, change, left)
 
 
 def _alarm(figures: int, freedom: float) -> float:
     """Return the squared error over some figures, in deviations, that chance passes once in ten thousand windows."""
-    from scipy.special import chdtri, fdtri
+    from scipy.special import fdtri
 
-    return float(figures * fdtri(figures, freedom, 1 - BY_CHANCE) if freedom < math.inf else chdtri(figures, BY_CHANCE))
+    return figures * float(fdtri(figures, freedom, 1 - BY_CHANCE))
 
 
 @dataclass(frozen=True)
@@ -178,6 +175,12 @@ class _Seen:
 
     def off(self, expectation: Expectation) -> dict[str, float]:
         return differences(self.measured, expectation.figures)
+
+    def beside(self, expectation: Expectation, slopes: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+        """Return how far the figures that teach are off, how each follows the terms, and their noise."""
+        off = self.off(expectation)
+        missed, toward = np.array([off[name] for name in self.names]), np.array([slopes[name] for name in self.names])
+        return missed, toward, self.noise(expectation)
 
     def noise(self, expectation: Expectation) -> Array:
         """Return the covariance of the figures that teach: they are off as a rule, and scatter."""

@@ -442,8 +442,8 @@ def _with_errors(
                 known = errors.get(f"{kind} {name}", Errors())
                 most = _ROBUST * known.deviation(_general(name, setup), scatter=scatter.get(name, 0.0))
                 error = forth(name, figure.measured) - forth(name, band.mid)
-                # Chance counts no more than an error may: one window near the limit does not undo what was learned.
-                by_chance = min(most, scatter.get(name, 0.0), _general(name, setup))
+                # One window near the limit, where chance is large, does not undo what was learned.
+                by_chance = min(scatter.get(name, 0.0), _general(name, setup))
                 errors[f"{kind} {name}"] = known.with_error(min(most, max(-most, error)), by_chance)
     return state.model_copy(update={"errors": errors})
 

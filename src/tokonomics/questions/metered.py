@@ -132,7 +132,7 @@ def metered_run(request: Runs, deployment: Deployment, listener: Listener) -> Me
     errors = twin_errors(boards)
     if source == TWIN and errors is None:
         alone = f"take what was metered: {option('start', LEDGER)}"
-        fix = f"Let `tokonomics twin` run beside the meter for a while, or {alone}."
+        fix = f"Let `tokonomics twin … --model … --gpu …` meter for a while, or {alone}."
         raise BadInput(f"no twin has scored {shorten(servers.model)} since then", field="start", fix=fix)
     return MeteredRun(str(path), servers, factors_of(newest), errors)
 

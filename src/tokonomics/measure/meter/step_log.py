@@ -47,9 +47,10 @@ class StepLog:
             return readings
         (reading,) = readings
         self._read()
-        if None not in (started := {self._started, reading.started}) and len(started) > 1:
-            self._counted = dict.fromkeys(STEPS, 0.0)  # counters of a new process begin at 0, and so do these
-        self._started = self._started if reading.started is None else reading.started
+        if reading.started is not None:
+            if self._started not in (None, reading.started):
+                self._counted = dict.fromkeys(STEPS, 0.0)  # counters of a new process begin at 0, and so do these
+            self._started = reading.started
         logged = {kind: {_SERIES: value} for kind, value in self._counted.items()}
         return [replace(reading, counters={**reading.counters, **logged})]
 
